@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from duplicate_cases import add_options, chosen_files, embed, link, write_record
 from labelkit.commands.find.options import FindOddConfig
-from labelkit.commands.find.outliers import find_odd
+from labelkit.commands.find.outliers import find_outliers
 from PIL import Image, ImageFilter
 
 
@@ -74,7 +74,7 @@ def main() -> None:
         index, embed_seconds = embed(folder, options)
         started = time.monotonic()
         out = Path(scratch) / "odd.csv"
-        find_odd(FindOddConfig(index=index, out=out))
+        find_outliers(FindOddConfig(index=index, out=out))
         seconds = time.monotonic() - started
         with out.open(newline="") as file:
             listed = {row["path"]: row["reasons"].split("; ") for row in csv.DictReader(file)}

@@ -33,7 +33,7 @@ def start(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Turn a folder of photos and a few labels into a table of labels: embed the photos, estimate the number of classes, predict labels, suggest what to label next, and write a page."""
+    """Turn a folder of photos and a few labels into a table of labels: embed the photos, estimate the number of classes, predict labels, suggest what to label next, and write a report page."""
 
 def predict(
     *,
@@ -55,7 +55,7 @@ def predict(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Predict the class or group of new photos. Each prediction has a confidence, or is unsure; the model is the one that `labelkit discover answer` fitted to the photos in the store."""
+    """Predict the class or group of new photos. Each prediction has a confidence, or is unsure; the model was fitted to the photos in the store by `labelkit discover answer`."""
 
 @final
 class _Train:
@@ -1599,7 +1599,7 @@ def reproduce(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Reproduce a published table. Its rows are run with several seeds, and measured values are shown next to published ones."""
+    """Reproduce a published table. Each row is run with several seeds, and the measured values are shown next to the published ones."""
 
 def embed(
     *,
@@ -1662,7 +1662,7 @@ def embed(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Embed every image of a dataset with a trained backbone."""
+    """Embed the images of a dataset with a trained backbone, and write a store."""
 
 def import_(
     *,
@@ -1682,7 +1682,7 @@ def import_(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Create a store from existing embeddings. They are .npy, .npz, CSV, HDF5 or AnnData; all values are checked."""
+    """Create a store from existing embeddings. Formats are .npy, .npz, CSV, HDF5 and AnnData, among others; all values are checked."""
 
 def export(
     *,
@@ -1695,7 +1695,7 @@ def export(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Export embeddings, labels, results or the network. Other programs read them as .npy, .npz or CSV, and the network that computed the embeddings as ONNX."""
+    """Export embeddings, labels, results or the network of a store. Formats for other programs are .npy, .npz and CSV, and ONNX for the network."""
 
 @final
 class _Cluster:
@@ -1721,7 +1721,7 @@ class _Cluster:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Group images by k-means, without labels. With --patches, group the patches of the images."""
+        """Cluster images with k-means, without labels. With --patches, cluster the patches of the images."""
 
     @staticmethod
     def spherical_k_means(
@@ -1744,7 +1744,7 @@ class _Cluster:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Group images by the angle between their embeddings, without labels."""
+        """Cluster images with spherical k-means, by the angles between their embeddings, without labels."""
 
     @staticmethod
     def ss_kmeans(
@@ -1771,7 +1771,7 @@ class _Cluster:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Group images by k-means that keeps the labeled images of a class together."""
+        """Cluster images with semi-supervised k-means, which keeps the labeled images of a class together."""
 
     @staticmethod
     def sinkhorn(
@@ -1794,7 +1794,7 @@ class _Cluster:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Group images into groups of equal or given sizes, without labels."""
+        """Cluster images into clusters of equal or given sizes, without labels."""
 
 cluster: _Cluster
 
@@ -1823,7 +1823,7 @@ class _Discover:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Estimate the number of classes and assign every image to one."""
+        """Estimate the number of classes, and assign each image to one."""
 
     @staticmethod
     def head(
@@ -1837,7 +1837,7 @@ class _Discover:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Assign every image to the class that the trained classifier predicts."""
+        """Assign each image to the class predicted by the trained classifier."""
 
     @staticmethod
     def answer(
@@ -1861,7 +1861,7 @@ class _Discover:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Predict for every unlabeled image a known class, a new group, or unsure, with a calibrated confidence."""
+        """Predict a known class, a new group or `unsure` for each unlabeled image, with a calibrated confidence."""
 
     @staticmethod
     def snowball(
@@ -1888,7 +1888,7 @@ class _Discover:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Extend a few labels to more images: the images nearest to a class mean get the label of that class."""
+        """Extend a few labels to more images: label the images nearest to a class mean with that class."""
 
     @staticmethod
     def lmcs(
@@ -1913,7 +1913,7 @@ class _Discover:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Extend a few labels to more images: the most ambiguous of the images near the class means get a label."""
+        """Extend a few labels to more images: label the most ambiguous of the images near a class mean."""
 
 discover: _Discover
 
@@ -1968,7 +1968,7 @@ def label(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Add labels to a store, from a CSV or in the browser. Other commands read them with --labels."""
+    """Add labels to a store, from a CSV or in the browser. Other commands use them with --labels."""
 
 @final
 class _Find:
@@ -1988,7 +1988,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List pairs of images that are the same file, copies (saved again, resized, slightly cropped, mirrored or turned), or photos of the same scene."""
+        """List pairs of images that are identical files, copies (recompressed, resized, slightly cropped, mirrored or rotated), or photos of the same scene."""
 
     @staticmethod
     def odd(
@@ -2004,7 +2004,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List images that are unlike all others, blank, dark, bright, blurred, tiny, or oddly shaped, with the reasons."""
+        """List outliers with the reasons: images that are unlike all others, blank, dark, bright, blurred, tiny, or oddly shaped."""
 
     @staticmethod
     def mislabeled(
@@ -2022,7 +2022,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List labels that the images contradict: the nearest labeled image, the class means and a linear classifier all prefer another class."""
+        """List labels that are probably wrong: the nearest labeled image, the class means and a linear classifier all prefer another class."""
 
     @staticmethod
     def novel(
@@ -2041,7 +2041,7 @@ class _Find:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """List the unlabeled images that are least like the labeled classes: they fall into groups without labels, far from all labeled images."""
+        """List the unlabeled images that are least similar to the labeled classes: they are in groups without labels, far from all labeled images."""
 
 find: _Find
 
@@ -2064,7 +2064,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score groups against the true classes: accuracy (All / Old / New), NMI, ARI, and kinds of errors."""
+        """Evaluate clusters against the true classes: accuracy (All / Old / New), NMI, ARI, error types."""
 
     @staticmethod
     def answer(
@@ -2081,7 +2081,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score confident answers against the true classes: reliability, risk and coverage."""
+        """Evaluate predictions and their confidence against the true classes: reliability, risk and coverage."""
 
     @staticmethod
     def knn(
@@ -2101,7 +2101,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score features by kNN classification, and with --linear by a linear classifier, from one split to another."""
+        """Evaluate embeddings by kNN (and, with --linear, linear) classification of one split with the labels of another."""
 
     @staticmethod
     def linear(
@@ -2123,7 +2123,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score features by a linear classifier, trained on one split and scored on another: top-1 and top-5."""
+        """Evaluate embeddings by a linear classifier, trained and tested on different splits: top-1 and top-5."""
 
     @staticmethod
     def probes(
@@ -2148,7 +2148,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score a network by a linear classifier after each convolution, or on its features: top-1 and top-5."""
+        """Evaluate a network by linear probes after each convolution, or on its embedding: top-1 and top-5."""
 
     @staticmethod
     def presence(
@@ -2175,7 +2175,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score a frozen network by a multi-label classifier: average precision (VOC)."""
+        """Evaluate a frozen network by a multi-label classifier trained on it: average precision (VOC)."""
 
     @staticmethod
     def retrieval(
@@ -2200,7 +2200,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score how well an image retrieves other images of its class: Recall@K, MAP@R, R-precision, NMI."""
+        """Evaluate embeddings by retrieval of images of the same class: Recall@K, MAP@R, R-precision, NMI."""
 
     @staticmethod
     def classification(
@@ -2215,7 +2215,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score a classifier: top-1 and top-5; accuracy on many-, medium- and few-shot classes; confusions."""
+        """Evaluate a classifier: top-1 and top-5; accuracy on many-, medium- and few-shot classes; confusions."""
 
     @staticmethod
     def segmentation(
@@ -2252,7 +2252,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score patch features by a head trained on them to predict the class of every pixel: mean IoU, pixel accuracy."""
+        """Evaluate patch features by a segmentation head trained on them: mean IoU, pixel accuracy."""
 
     @staticmethod
     def detection(
@@ -2291,7 +2291,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score a backbone by training a detector on it (Faster, Mask, Cascade Mask R-CNN): AP for boxes and masks."""
+        """Evaluate a backbone by training a detector on it (Faster, Mask or Cascade Mask R-CNN): AP of boxes and masks."""
 
     @staticmethod
     def patch_clusters(
@@ -2322,7 +2322,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score patch features without training: k-means clusters of patches, matched with the classes of the pixels."""
+        """Evaluate patch features without training: k-means clusters of patches, matched to the classes of pixels."""
 
     @staticmethod
     def tracking(
@@ -2353,7 +2353,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score patch features by tracking objects through videos from their masks in the first frame: J and F."""
+        """Evaluate patch features by tracking objects in videos from their masks in the first frame: J and F."""
 
 evaluate: _Evaluate
 
@@ -2381,7 +2381,7 @@ def compare(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Compare methods on the same split and training budget. Features are scored in the same way: kNN, k-means, Recall@1."""
+    """Compare methods on the same split and training budget. All are evaluated in the same way: kNN, k-means, Recall@1."""
 
 def retrieve(
     *,
@@ -2433,7 +2433,7 @@ def prototypes(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Compute class prototypes spread over the hypersphere. Vectors are written, and how well they are spread is reported."""
+    """Compute class prototypes that are well separated on the hypersphere. The vectors are written, and their separation is reported."""
 
 def match(
     *,
@@ -2449,7 +2449,7 @@ def match(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Match images that show the same object, by keypoints. Affine SIFT finds them; a homography aligns the images."""
+    """Match images that show the same object by keypoints. Keypoints are affine SIFT, verified by a homography."""
 
 def report(
     *,
@@ -2471,7 +2471,7 @@ def report(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write an HTML page about a store. It shows groups, a map, neighbors, findings of `find`, scores, curves."""
+    """Write an HTML report about a store. It shows groups, a map, neighbors, the output of `find`, scores and curves."""
 
 @final
 class _Show:
@@ -2486,7 +2486,7 @@ class _Show:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Plot what runs logged (losses, accuracies, diagnostics), with several runs on the same axes."""
+        """Plot the logged metrics of runs (losses, accuracies, diagnostics), several runs on the same axes."""
 
     @staticmethod
     def discovered(
@@ -2503,7 +2503,7 @@ class _Show:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Show which images were discovered for each class, best first, marked right or wrong if known."""
+        """Show the images discovered for each class, best first, marked as correct or wrong where known."""
 
     @staticmethod
     def patches(
@@ -2519,7 +2519,7 @@ class _Show:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Show how similar the patches of a few images are to a chosen patch, and their principal components as colors."""
+        """Show the similarity of the patches of a few images to a chosen patch, and their principal components as colors."""
 
 show: _Show
 
@@ -2530,7 +2530,7 @@ def datasets(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Show the registered datasets: their purpose, their source, and whether they are here and complete; exit 3 if --dataset is not."""
+    """Show the registered datasets: their purpose, their source, and whether they are on this machine and complete; exit code 3 if --dataset is not."""
 
 def status(
     *,
@@ -2539,7 +2539,7 @@ def status(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Show the progress of a store or a run. It says which parts are intact, and changes nothing."""
+    """Show the progress of a store or a run. Finished parts are verified, and nothing is changed."""
 
 def verify(
     *,
@@ -2548,7 +2548,7 @@ def verify(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Verify the integrity of a store, result or checkpoint. Every block is compared with its digest; exit 3 if any differs."""
+    """Verify the integrity of a store, result or checkpoint. Each block is compared with its digest; exit code 3 if any differs."""
 
 def pack(
     *,
@@ -2559,4 +2559,4 @@ def pack(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Pack a store and its results into one file. Every command reads it like a store."""
+    """Pack a store and its results into one file. All commands can use this file like a store."""

@@ -1,1 +1,1 @@
-"""The work of the commands: each takes a config, reads files, does its work and returns a result."""
+"""Implementations of the commands: each takes a config, reads its inputs, and returns a result."""

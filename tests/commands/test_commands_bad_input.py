@@ -196,7 +196,7 @@ CASES = {
             (
                 "{bad}: already exists. Pass --overwrite to replace it, or another --csv"
                 if line.endswith("--csv")
-                else line.split()[-1] + ": {bad} exists, but is not a picture",
+                else line.split()[-1] + ": {bad} exists, but is not a labelkit image",
             ),
         )
         for name, line in {
@@ -363,7 +363,7 @@ def test_a_full_disk_stops_training_and_the_last_checkpoint_serves_resume(labelk
 
     assert answer.code == 5
     assert "Traceback" not in answer.err
-    assert "Free some disk space, then run the same command with --resume; earlier checkpoints are kept." in answer.err
+    assert "Free some disk space, and run the same command with --resume; earlier checkpoints are kept." in answer.err
     assert snapshot(place.out / "checkpoints") == checkpoints
     for name, tensor in load_run_network(place.out).network.state_dict().items():
         assert torch.equal(tensor, first[name]), name

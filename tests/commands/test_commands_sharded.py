@@ -169,8 +169,8 @@ def test_a_command_that_was_stopped_continues(
     anew = labelkit(*words)
 
     assert "2 of" in again.err
-    assert "are reused from an earlier, interrupted call" in again.err
-    assert "are reused from an earlier, interrupted call" not in anew.err
+    assert "are reused from an earlier, interrupted run" in again.err
+    assert "are reused from an earlier, interrupted run" not in anew.err
     begun, rest, all_parts = map(len, given)
     assert begun == all_parts == rest + 2
     assert plain(again.json) == plain(anew.json)
@@ -202,7 +202,7 @@ def test_embed_writes_shards_of_the_same_store(labelkit: Labelkit, photos: Path,
     assert one["content_digest"] == many["content_digest"]
     again = labelkit(*words, "--out", tmp_path / "many.h5")
     assert again.code == 0
-    assert "already exists and remains in 3 shards; `labelkit pack` can change this" in again.err
+    assert "already exists in 3 shards; to change this, use `labelkit pack`" in again.err
     assert "was there" not in labelkit(*words, "--out", tmp_path / "many.h5", "--shards", "3").err
 
 

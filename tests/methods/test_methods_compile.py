@@ -50,5 +50,5 @@ def test_a_method_that_looks_inside_the_backbone_refuses(
 ) -> None:
     words = ["train", name, "--dataset", "digits", "--preset", "digits", "--compile", "--out", str(tmp_path / "run")]
     assert main(words) == 2
-    assert f"--compile: {name} hooks into the backbone" in capsys.readouterr().err
+    assert f"--compile: {name} uses intermediate layers of the backbone" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

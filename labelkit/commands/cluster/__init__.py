@@ -1,1 +1,1 @@
-"""``cluster``: group the rows of a store, and keep group ids stable."""
+"""``cluster``: cluster the embeddings of a store, with ids that are stable between runs."""

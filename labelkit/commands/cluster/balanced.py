@@ -1,8 +1,8 @@
-"""Group the rows of a store into groups of given sizes: alternate balanced assignment and prototype updates.
+"""Cluster the embeddings of a store with given cluster sizes: alternate balanced assignment and prototype updates.
 
 Source of the assignment: Y. Asano, C. Rupprecht and A. Vedaldi, "Self-labelling via Simultaneous Clustering and
-Representation Learning" (ICLR 2020); here the features are fixed, and prototypes (means of unit rows, scaled to unit
-length) replace the network. The assignment of a round starts from the potentials of the round before.
+Representation Learning" (ICLR 2020); here the features are fixed, and prototypes (normalized means of normalized
+embeddings) replace the network. Each assignment starts from the potentials of the previous round.
 """
 
 from pathlib import Path
@@ -33,18 +33,18 @@ from labelkit.files import read_bytes
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
-# Tolerance of intermediate rounds: only the last assignment must match the sizes to the requested tolerance.
+# Tolerance of intermediate rounds; only the last assignment must meet --tolerance.
 _ROUND_TOLERANCE = 1e-4
 _EXACT_MAX_ROWS = 8000
 _LARGEST_PRIOR_BYTES = 1 << 26
 
 
 def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> Grouping:
-    """Assign rows of a store to groups of prescribed sizes.
+    """Assign rows of a store to clusters of prescribed sizes.
 
     Raises:
-        StoreError: rows cannot be used.
-        ConfigError: the prior is neither a known word nor a file, or there are too many rows for an exact balance.
+        StoreError: the rows cannot be used.
+        ConfigError: the prior is neither a known word nor a file, or there are too many rows for ``--exact-balance``.
         InputError: the file of the prior cannot be used.
     """
     if config.exact_balance and len(rows) > _EXACT_MAX_ROWS:
@@ -61,7 +61,7 @@ def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: 
     error = found.facts["marginal_error"]
     if not found.facts["converged"]:
         current_progress().warning(
-            f"cluster sizes are matched only to within {error:.1e}, not --tolerance {config.tolerance:g}: raise "
+            f"cluster sizes deviate from the prior by {error:.1e}, more than --tolerance {config.tolerance:g}; raise "
             "--temperature"
         )
     return found
@@ -73,12 +73,12 @@ def _optimize_alternately(
     prior: Tensor,
     prototypes: Tensor,
 ) -> Grouping:
-    """Assign rows (m, d), with shares (k,), and move prototypes (k, d) until no row changes its group."""
+    """Alternate between assigning rows (m, d), with prior (k,), and updating prototypes (k, d) until convergence."""
     lam = 1 / config.temperature
     memory_bytes = block_bytes(config, KERNEL_BYTES)
 
     def assign(tol: float, initial: Tensor | None) -> SinkhornResult:
-        # sums of float32 exponentials cannot match a prior to six digits
+        # float32 is not precise enough for a small tolerance
         dtype = torch.float64 if tol < _ROUND_TOLERANCE else torch.float32
         scores = LinearScores(points, prototypes)
         return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=memory_bytes)
@@ -127,7 +127,7 @@ def _optimize_alternately(
 
 
 def _compute_mean_directions(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
-    """Compute the mean direction of each group; a group that is empty or cancels out keeps its prototype."""
+    """Compute the mean direction of each cluster; clusters that are empty or have a zero mean keep their prototypes."""
     sums = torch.zeros(prototypes.shape, dtype=torch.float64)
     for block in blocks(*points.shape):
         sums.index_add_(0, cluster_ids[block], torch.as_tensor(points[block]).double())
@@ -136,7 +136,7 @@ def _compute_mean_directions(points: Tensor | StoredRows, cluster_ids: Tensor, p
 
 
 def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
-    """Read the fractions of the clusters from a word (``uniform``, ``zipf:a``) or a file."""
+    """Return the cluster proportions (k,) given by a word (``uniform``, ``zipf:a``) or a file."""
     is_word, path = spec == "uniform" or spec.startswith("zipf:"), Path(spec)
     words = "Pass uniform, zipf:A (such as zipf:1), or an existing file."
     if not is_word and not is_file(path):
@@ -148,7 +148,7 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
         values = np.array(read_bytes(path, _LARGEST_PRIOR_BYTES).decode().replace(",", " ").split(), dtype=np.float64)
         if len(values) != num_clusters:
             raise ValueError(f"contains {len(values)} numbers, but there are {num_clusters} clusters")
-        # make_prior checks what remains of sizes, that none is zero
+        # make_prior checks that all are positive
         is_sizes = np.isfinite(values).all() and (values == np.round(values)).all() and values.sum() == num_rows
         return make_prior(values / num_rows if is_sizes else values, num_clusters)
     except (OSError, UnicodeDecodeError) as error:

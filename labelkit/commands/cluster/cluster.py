@@ -1,4 +1,4 @@
-"""Group the rows or the patches of a store, and save the groups as a named result next to it."""
+"""Cluster the embeddings or the patches of a store, and write the clusters as a named result next to the store."""
 
 import time
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ from labelkit.commands.common.embeddings import (
     check_nonzero_embeddings,
     find_zero_embeddings,
     load_within_memory_limit,
+    normalize_embeddings,
     split_rows,
-    unit_rows,
 )
 from labelkit.commands.common.labels import (
     UsableLabels,
@@ -49,7 +49,7 @@ from labelkit.store.patches import PatchSet, open_patches
 from labelkit.store.results import check_new_result, write_result
 
 _BLOCK_BYTES = 64 << 20
-# Maximum number of patches, drawn at random, that centroids are fitted to; all patches get a group.
+# Maximum number of randomly drawn patches to which centroids are fitted; all patches are assigned.
 _MAX_PATCHES = 100_000
 
 
@@ -57,11 +57,11 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     """Cluster the embeddings of a store using the algorithm specified by the options.
 
     Returns:
-        The result file, the sizes of the clusters, and how they were found.
+        The result file, the sizes of the clusters, and facts about the clustering.
 
     Raises:
-        StoreError: the store cannot be used, or has no labels or patches where they are needed.
-        ConfigError: more clusters than rows or patches, or than the labels allow; an impossible prior or balance.
+        StoreError: the store cannot be used, or lacks required labels or patches.
+        ConfigError: the number of clusters does not suit the rows, patches or labels, or the prior is invalid.
         InputError: the file of the prior cannot be used.
     """
     if isinstance(config, ProcessesConfig):
@@ -93,7 +93,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         if isinstance(config, SinkhornConfig):
             from labelkit.commands.cluster.balanced import (
                 assign_balanced_groups,
-            )  # loads torch, for this algorithm only
+            )  # imports PyTorch
 
             found = assign_balanced_groups(config, store, rows)
         else:
@@ -123,12 +123,12 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     balanced = isinstance(config, SinkhornConfig)
     if empty and not balanced:
         progress.warning(
-            f"{empty} of {len(used)} groups are empty: {config.index} has only {len(used) - empty} distinct embeddings"
+            f"{empty} of {len(used)} clusters are empty, since only {len(used) - empty} embeddings are distinct"
         )
     if single and config.num_clusters < len(rows) and not balanced:
         progress.message(
-            f"{single} of {config.num_clusters} groups contain a single image, which may be an outlier or a sign of "
-            "too many groups: check these groups, or lower --num-clusters"
+            f"{single} of {config.num_clusters} clusters contain a single image, which may be an outlier or a sign of "
+            "too many clusters; check these clusters, or lower --num-clusters"
         )
     values: dict[str, object] = {
         "rows": len(rows),
@@ -143,7 +143,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
 
 
 def _check_result(config: ClusterConfig, store: EmbeddingStore, name: str, kind: str) -> dict[str, object]:
-    """Check that a result can be stored under its name; return its parameters that are known."""
+    """Check that a result can be written under its name; return its parameters as far as they are known."""
     params = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
     if kind == "clusters":
         params.pop("patches", None)
@@ -162,7 +162,7 @@ def _write_groups(
     values: Mapping[str, object],
     shown: Mapping[str, Cell],
 ) -> SimpleResult:
-    """Write groups next to the store, and return the result."""
+    """Write the clusters next to the store, and return the command's result."""
     algorithm = config.command[1]
     stage, overwrite = f"cluster {algorithm}", config.overwrite
     path = write_result(store, name, kind=kind, arrays=arrays, params=params, stage=stage, overwrite=overwrite)
@@ -175,7 +175,7 @@ def _write_groups(
 def _cluster_rows(
     config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None
 ) -> Grouping:
-    """Group the rows by k-means, according to the config."""
+    """Cluster the rows with the variant of k-means specified by the options."""
     features = load_within_memory_limit(config, store, rows, unit=bool(getattr(config, "normalize", False)))
     options: dict[str, Any] = {
         "generator": keyed_generator(config.seed, "cluster"),
@@ -216,11 +216,11 @@ def _cluster_rows(
 
 
 def _check_labels(given: UsableLabels, num_clusters: int) -> None:
-    """Check that labels exist, that each of their classes has a cluster, and each other cluster an unlabeled row."""
+    """Check that there are labels, a cluster for each of their classes, and an unlabeled row for each other cluster."""
     if not given.labeled.any():
         raise DatasetError(
             given.where,
-            "has no usable labels, but this command requires labels",
+            "has no usable labels, but this command requires some",
             "Embed with some labels (`labelkit embed --label-split gcd`), pass labels with --labels, or use `labelkit "
             "cluster k-means`.",
         )
@@ -231,8 +231,8 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
     if num_clusters > classes + free:
         raise ConfigError(
             "--num-clusters",
-            f"cannot initialize {num_clusters} clusters: {classes} belong to the labeled classes, and only {free} "
-            "unlabeled images are available to initialize the others",
+            f"cannot initialize {num_clusters} clusters: {classes} belong to the labeled classes, and there are only "
+            f"{free} unlabeled images to initialize the others",
             f"Choose at most {classes + free} clusters.",
         )
 
@@ -273,7 +273,7 @@ def _cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simpl
 def _run_on_patches(
     config: PatchClusterConfig, patches: PatchSet, chosen: NDArray[np.bool_]
 ) -> tuple[Clustering, NDArray[np.int32], int]:
-    """Cluster a sample of the patches of chosen images; return the clustering, the groups, and the sample size."""
+    """Cluster a sample of patches, and assign all patches of the chosen images; also return the sample size."""
     is_spherical = isinstance(config, SphericalKMeansConfig)
     scaled = is_spherical or bool(getattr(config, "normalize", False))
     sample = _sample_patches(patches, chosen, config.seed)
@@ -284,20 +284,20 @@ def _run_on_patches(
         raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
     group = spherical_kmeans if is_spherical else kmeans
     found = group(
-        unit_rows(sample) if scaled else sample,
+        normalize_embeddings(sample) if scaled else sample,
         config.num_clusters,
         generator=keyed_generator(config.seed, "cluster patches"),
         num_inits=config.num_inits,
         max_iter=config.max_iterations,
         tol=config.tolerance,
     )
-    # nearest centroids; -1 for the patches of other images, or without direction
+    # nearest centroids; -1 for patches of other images, and zero patches if spherical
     ids = [np.zeros(0, np.int32)]
     for block in patches.blocks(block_bytes(config, _BLOCK_BYTES)):
         wanted, features = chosen[block.image_rows], np.asarray(block.features, dtype=np.float32)
         if is_spherical:
             wanted &= ~find_zero_embeddings(features)
-        rows = unit_rows(features[wanted]) if scaled else features[wanted]
+        rows = normalize_embeddings(features[wanted]) if scaled else features[wanted]
         ids.append(np.full(len(features), -1, dtype=np.int32))
         if len(rows):
             ids[-1][wanted] = nearest_centroids(rows, found.centroids)
@@ -305,7 +305,7 @@ def _run_on_patches(
 
 
 def _sample_patches(patches: PatchSet, chosen: NDArray[np.bool_], seed: int) -> NDArray[np.float32]:
-    """Draw patches of the chosen images at random, if there are many; return them in stored order."""
+    """Return the patches of the chosen images, or a random sample if there are many, in stored order."""
     counts = np.diff(patches.offsets())
     numbers = np.flatnonzero(np.repeat(chosen, counts))
     if len(numbers) > _MAX_PATCHES:

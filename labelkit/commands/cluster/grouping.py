@@ -1,4 +1,4 @@
-"""The groups that an algorithm of ``labelkit cluster`` finds, and what to store and report about them."""
+"""Output of the algorithms of ``labelkit cluster``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ from labelkit.commands.common.results import Cell
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups that a clustering algorithm found among m rows.
+    """Clusters that an algorithm found among m rows, with the values to store and report.
 
     Attributes:
-        ids: (m,) int64 in ``[0, k)``, group of each row.
-        of_groups: (k, ...) arrays of the result with one entry per group.
-        facts: how the groups were reached, for the parameters of the result and ``--json``.
-        shown: the same facts as columns of the printed table.
-        of_rows: (m,) arrays of the result with one entry per row.
-        more: further numbers for ``--json``.
-        classes: (k,) int64, class of each group, -1 = none; ``None`` without labels.
+        ids: (m,) int64 in ``[0, k)``, cluster of each row.
+        of_groups: (k, ...) arrays for the result, one entry per cluster.
+        facts: facts about the optimization, for the result's parameters and ``--json``.
+        shown: facts to show as columns of the table.
+        of_rows: (m,) arrays for the result, one entry per row.
+        more: further values for ``--json``.
+        classes: (k,) int64, class of each cluster, -1 = none; ``None`` without labels.
     """
 
     ids: NDArray[np.int64]

@@ -1,1 +1,1 @@
-"""Parts that several commands share: inputs, outputs, labels, networks, embedded queries and results."""
+"""Code shared by several commands: inputs, outputs, labels, networks, queries and results."""

@@ -1,8 +1,8 @@
-"""Apply a function to items, in processes on this machine or on a Ray cluster; each item produces a complete file.
+"""Apply a function to items in local processes or on a Ray cluster, so that interrupted commands can be resumed.
 
-The function writes its files atomically, or its arrays are cached here, and items whose files exist are not processed
-again. If a process or a node dies, only the items that it was working on are lost: other processes redo them, and
-repeating the command processes the remaining ones. The function does not depend on where it runs.
+Either the function writes complete files atomically, or the arrays that it returns are cached here; items whose files
+exist are not processed again. If a process or a node dies, only the items in progress are lost: other processes redo
+them, and repeating the command processes the remaining items. Results do not depend on where the function runs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Item = TypeVar("Item")
 Part = TypeVar("Part", StoredRows, range)
 Result = TypeVar("Result")
 
-#: Blocks of rows that are one call, so that a call takes seconds.
+#: Number of blocks of rows per call, so that a call takes seconds.
 _BLOCKS_PER_CALL = 32
-#: Times in a row that processes may die without a single item done.
+#: Number of consecutive times that processes may die without completing an item.
 _MAX_DEATHS = 3
 _RETRIES = 5
 _SECONDS_TO_CONNECT = 10
@@ -52,18 +52,18 @@ def apply(
     """Apply a function to items in worker processes or on a Ray cluster; yield results in order of completion.
 
     Args:
-        function: of a module, or a ``partial`` of one; called in other processes.
-        items: hashable; one call each.
-        processes: of this machine, >= 1.
-        ray_address: of a Ray cluster, as ``ray.init`` takes it; ``local``: one that is started here. Its nodes see
-            the same files under the same paths.
-        gpus: process k of this machine sees GPU k, and so on in turn; Ray gives a call one GPU, and its share of the
-            cores of a node.
+        function: module-level function, or a ``partial`` of one; called in other processes.
+        items: hashable items, one per call.
+        processes: number of local processes, >= 1.
+        ray_address: address of a Ray cluster for ``ray.init``, or ``local`` to start a cluster here. All nodes must
+            see the same files under the same paths.
+        gpus: assign local process k to GPU k (modulo the number of GPUs); on Ray, each call gets one GPU and its share
+            of the node's cores.
 
     Raises:
-        LabelkitError: that a call raised; calls that have begun are stopped.
-        ConfigError: Ray is not installed, or its cluster is not there.
-        ResourceError: processes die again and again.
+        LabelkitError: a call raised this error; the other calls are stopped.
+        ConfigError: Ray is not installed, or the cluster cannot be reached.
+        ResourceError: processes die repeatedly.
     """
     if ray_address is not None:
         return _run_on_ray(function, items, ray_address, gpus)
@@ -79,17 +79,17 @@ def apply_to_rows(
     numbers_per_row: int = 0,
     resumable: bool = False,
 ) -> Iterator[Result]:
-    """Apply a function to consecutive parts of the given rows by means of ``apply_to_parts``.
+    """Apply a function to consecutive parts of the given rows, using ``apply_to_parts``.
 
-    Parts depend on shapes alone and end where blocks of rows do, so results depend neither on where they are made nor
-    on the shards of the store. At least one part is given, which may be empty.
+    Parts depend only on shapes and end at block boundaries, so results depend neither on where they are computed nor on
+    the shards of the store. There is at least one part, which may be empty.
 
     Args:
-        function: of a module, or a ``partial`` of one.
-        rows: of a store, so that other processes read them themselves.
-        config: where to work.
-        name: for progress.
-        numbers_per_row: of temporary blocks; default: those of the rows.
+        function: module-level function, or a ``partial`` of one.
+        rows: rows of a store; worker processes read them from the store.
+        config: where the function runs.
+        name: task name for progress.
+        numbers_per_row: number of values per row in temporary blocks; default: the row length.
         resumable: see ``apply_to_parts``.
     """
     step = _BLOCKS_PER_CALL * rows_per_block(numbers_per_row or rows.shape[1])
@@ -106,16 +106,16 @@ def apply_to_parts(
     resumable: bool = False,
     whole: object = None,
 ) -> Iterator[Result]:
-    """Apply a function to each part, in this process or where the options specify, and yield the results in order.
+    """Apply a function to each part, in this process or wherever the options specify, and yield the results in order.
 
     Args:
-        function: of a module, or a ``partial`` of one or of a method; its arguments are sent with each part.
-        parts: rows, or ranges of them.
-        config: where to work.
-        name: for progress, which counts rows.
-        resumable: keep the results, arrays or tuples of arrays, in the cache folder until all parts are done, so that a
-            repeated command does not do them again.
-        whole: what the parts are of, by which results are recognized; default: ``parts``.
+        function: module-level function, or a ``partial`` of one or of a method; its arguments are sent with each part.
+        parts: rows, or ranges of rows.
+        config: where the function runs.
+        name: task name for progress, which counts rows.
+        resumable: cache the results (arrays or tuples of arrays) until all parts are done, so that a repeated command
+            does not recompute them.
+        whole: the object that was split into parts, by which cached results are identified; default: ``parts``.
     """
     parts, total = list(parts), sum(map(len, parts))
     files: dict[Part, Path] = {}
@@ -126,7 +126,7 @@ def apply_to_parts(
     found: dict[Part, Any] = {part: got if len(got) > 1 else got[0] for part, got in done.items() if got is not None}
     left = [part for part in parts if part not in found]
     if found:
-        current_progress().message(f"{len(found)} of {len(parts)} parts are reused from an earlier, interrupted call")
+        current_progress().message(f"{len(found)} of {len(parts)} parts are reused from an earlier, interrupted run")
     elsewhere = config.ray_address is not None or min(config.processes, len(left)) > 1
     results = ((part, function(part)) for part in left)
     if elsewhere:
@@ -140,7 +140,7 @@ def apply_to_parts(
             found[part] = result
             if part in files and not write_arrays(files[part], _as_tuple(result)):
                 problem = f"finished parts cannot be cached in {files[part].parent}"
-                current_progress().warning(f"{problem}: if this command is interrupted, it starts over")
+                current_progress().warning(f"{problem}, so this command must start over if it is interrupted")
                 files.clear()
             task.advance(len(part))
             while parts and parts[0] in found:
@@ -154,7 +154,7 @@ def _as_tuple(result: Any) -> tuple[Any, ...]:
 
 
 def _call_with_core_share(function: Callable[[Item], Result], item: Item) -> Result:
-    """Call a function that may use only its process's share of the cores."""
+    """Call a function with its number of threads limited to the process's share of the cores."""
     with threadpool_limits(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"]))):
         return function(item)
 
@@ -185,17 +185,17 @@ def _run_in_processes(
                 remedy = "Lower --processes if memory is insufficient, or remove --processes to see the cause."
                 raise ResourceError("--processes", f"worker processes died {deaths} times in a row", remedy) from error
         finally:
-            if left:  # an error, or nobody wants the rest
+            if left:  # an error, or the caller stopped iterating
                 for child in set(active_children()) - before:
                     child.terminate()
             pool.shutdown(cancel_futures=True)
 
 
 def _initialize_process(numbers: Queue[int], processes: int, gpus: bool) -> None:
-    """Begin a process of the pool: it ends with the main process, reads with its share of the cores, and has a GPU."""
+    """Set up a worker process: it ends with the main process, uses its share of the cores, and sees at most one GPU."""
     exit_with_parent("a process of the pool")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process ends this one
-    os.environ["LOCAL_WORLD_SIZE"] = str(processes)  # as under torchrun: how many share the cores
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main process ends this one
+    os.environ["LOCAL_WORLD_SIZE"] = str(processes)  # as under torchrun: number of processes that share the cores
     if gpus:
         import torch
 
@@ -205,10 +205,10 @@ def _initialize_process(numbers: Queue[int], processes: int, gpus: bool) -> None
 
 
 def check_cluster(address: str | None) -> None:
-    """Check, before any work, that Ray is installed and its cluster reachable; ``None`` means that Ray is not used.
+    """Check early that Ray is installed and the cluster can be reached; do nothing if the address is ``None``.
 
     Raises:
-        ConfigError: not so.
+        ConfigError: Ray is not installed, or the cluster cannot be reached.
     """
     if address is None:
         return
@@ -217,15 +217,15 @@ def check_cluster(address: str | None) -> None:
         raise ConfigError("--ray-address", "Ray is not installed", remedy)
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
-        if port.isdecimal():  # Ray itself waits for minutes
+        if port.isdecimal():  # Ray's own timeout is minutes
             socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
     except OSError as error:
         raise _no_cluster_error(address, error) from error
 
 
 def _no_cluster_error(address: str, error: Exception) -> ConfigError:
-    remedy = "Start Ray there (`ray start --head`), or pass the address that it prints, or local for no cluster."
-    return ConfigError("--ray-address", f"no Ray cluster at {address} ({error})", remedy)
+    remedy = "Start Ray there (`ray start --head`), pass the address that it prints, or pass local to use no cluster."
+    return ConfigError("--ray-address", f"there is no Ray cluster at {address} ({error})", remedy)
 
 
 def _run_on_ray(
@@ -247,7 +247,7 @@ def _run_on_ray(
         folder = Path.cwd()
 
         def call(function: Callable[[Item], Result], item: Item) -> Result:
-            os.chdir(folder)  # relative paths are those of the command
+            os.chdir(folder)  # relative paths refer to the folder in which the command was run
             os.environ["LOCAL_WORLD_SIZE"] = str(max(1, (os.cpu_count() or 1) // cores))
             return function(item)
 
@@ -262,7 +262,7 @@ def _run_on_ray(
         raise (error.cause if isinstance(error.cause, LabelkitError) else error) from None
     except ray.exceptions.RayError as error:
         problem = f"a part was lost {_RETRIES + 1} times: {str(error).splitlines()[0]}"
-        remedy = "Check the nodes of the Ray cluster, then run the same command again to continue."
+        remedy = "Check the nodes of the Ray cluster, and then run the same command again to resume."
         raise ResourceError("--ray-address", problem, remedy) from error
     finally:
         ray.shutdown()

@@ -1,7 +1,7 @@
-"""Embeddings of a store for a command: those of a split, checked to be finite or nonzero, or normalized.
+"""Load the embeddings of a store for a command: select a split, check for non-finite and zero values, normalize.
 
-``--max-memory`` sets the block sizes of the commands that hold more than rows: half of it is for rows, and a quarter
-for values computed from a block of rows; the rest is for Python, libraries and results.
+``--max-memory`` sets the block sizes of commands with large temporary arrays: half of it is for rows, and a quarter for
+values computed from a block of rows; the rest is for Python, libraries and results.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from labelkit.store.embeddings import EmbeddingStore
 
 
 def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") -> NDArray[np.int64]:
-    """Return the row numbers of a split of a store, or of all rows for ``all``.
+    """Return the row numbers of a split of a store, or all row numbers for ``all``.
 
     Raises:
         ConfigError: the store has no such split, or the split is empty.
@@ -30,7 +30,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
         remedy = (
             "Choose one of these splits, or all."
             if store.split_names
-            else "Pass all, or embed with --holdout 0.3 --split all."
+            else "Pass all, or run embed with --holdout 0.3 --split all."
         )
         raise ConfigError(option, f"{store.path} has no split {split!r} (it has: {known})", remedy)
     rows = np.asarray(store.rows(split), dtype=np.int64)
@@ -42,7 +42,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
 def labeled_rows(
     store: EmbeddingStore, split: str, *, option: str = "--split", remedy: str = "Embed a dataset with labels."
 ) -> NDArray[np.int64]:
-    """Return the rows of a split whose label is known; see :func:`split_rows`.
+    """Return the row numbers of the labeled images of a split; see :func:`split_rows`.
 
     Raises:
         ConfigError: the store has no such split, or the split is empty.
@@ -57,7 +57,7 @@ def labeled_rows(
 
 
 def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[int]:
-    """Check that the row numbers given by an option exist in a store, and return them as a list.
+    """Check that the row numbers passed to an option exist in a store, and return them as a list.
 
     Raises:
         ConfigError: the store has no such row.
@@ -73,7 +73,7 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
     """Return the embeddings of the given rows as contiguous float32 after checking that they are finite.
 
     Raises:
-        StoreError: some are not finite.
+        StoreError: some embeddings contain NaN or infinity.
     """
     whole = len(rows) == store.n
     if whole:
@@ -88,7 +88,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
     """Check that embeddings (n, d) of the given rows (n,) of a store contain no NaN or infinity.
 
     Raises:
-        StoreError: some embeddings are not finite.
+        StoreError: some embeddings contain NaN or infinity.
     """
     bad = np.concatenate([~np.isfinite(features[block]).all(axis=1) for block in blocks(*features.shape)])
     if bad.any():
@@ -101,7 +101,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
 
 
 def is_nonnegative(store: EmbeddingStore) -> bool:
-    """Return whether all embeddings of a store are >= 0, as they are if the network ends in a ReLU."""
+    """Return whether all embeddings of a store are >= 0, as after a final ReLU."""
     return all((part >= 0).all() for _, part in iterate_blocks(StoredRows(store.lazy_embeddings, in_blocks=True)))
 
 
@@ -119,22 +119,22 @@ def check_nonzero_embeddings(
     features: Rows,
     remedy: str = "Use `labelkit cluster k-means`, which accepts them unchanged.",
 ) -> None:
-    """Check that no embedding (n, d) of the given rows (n,) is all zeros, since such an embedding has no direction.
+    """Check that no embedding (n, d) of the given rows (n,) is all zeros, and thus without a direction.
 
     Raises:
-        StoreError: some embeddings are all zero.
+        StoreError: some embeddings are all zeros.
     """
     zero = find_zero_embeddings(features)
     if zero.any():
         first = int(rows[np.flatnonzero(zero)[0]])
         raise StoreError(
             f"{store.path}:/embeddings",
-            f"{int(zero.sum())} embeddings are all zeros and have no direction (first: {store.sample_ids[first]})",
+            f"{int(zero.sum())} embeddings are all zeros, so they have no direction (first: {store.sample_ids[first]})",
             remedy,
         )
 
 
-def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
+def normalize_embeddings(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Normalize embeddings to unit length; zero embeddings remain zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
     for block in blocks(*features.shape):
@@ -149,7 +149,7 @@ def fits_in_memory(config: MemoryConfig, num_bytes: int) -> bool:
 
 
 def block_bytes(config: MemoryConfig, most: int) -> int:
-    """Return the size in bytes of a block of scores: ``most``, or a quarter of ``--max-memory`` if that is smaller."""
+    """Return the size in bytes of a block of scores: ``most``, but at most a quarter of ``--max-memory``."""
     return most if config.max_memory_bytes is None else max(1, min(most, config.max_memory_bytes // 4))
 
 
@@ -159,7 +159,7 @@ def load_within_memory_limit(
     """Return rows of a store, normalized if ``unit``; in memory if ``--max-memory`` allows, otherwise read in blocks.
 
     Raises:
-        StoreError: the rows are not as they were written.
+        StoreError: the rows have changed since they were written.
     """
     return stored_rows(store, rows, unit=unit, in_blocks=not fits_in_memory(config, 4 * len(rows) * store.dim))
 
@@ -175,7 +175,7 @@ def stored_rows(
     """Return the embeddings of the given rows of a store, or their square roots, verified against their digests.
 
     Raises:
-        StoreError: the rows are not as they were written.
+        StoreError: the rows have changed since they were written.
     """
     chosen = None if len(rows) == store.n else rows
     return StoredRows(store.lazy_embeddings, chosen, unit=unit, roots=roots, in_blocks=in_blocks)

@@ -1,4 +1,4 @@
-"""The embeddings of a store as a training dataset: their listing, their values, and the model that computed them."""
+"""Use the embeddings of a store as a training dataset in place of images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import blocks
-from labelkit.commands.common.embeddings import check_features, check_nonzero_embeddings, unit_rows
+from labelkit.commands.common.embeddings import check_features, check_nonzero_embeddings, normalize_embeddings
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError, EncodedImage
 from labelkit.data.image_bank import EmbeddingBank
@@ -21,10 +21,10 @@ from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderImageSource:
-    """Placeholder for the image files of a dataset that consists of embeddings."""
+    """Image source of a dataset that consists of embeddings; reading from it fails."""
 
     def read(self, index: int) -> EncodedImage:
-        """Raise ``BadImageError``, since embeddings have no image files."""
+        """Raise ``BadImageError``, since the dataset has no image files."""
         raise BadImageError(f"row {index} of a store is not an image")
 
 
@@ -34,8 +34,8 @@ class EmbeddingDataset:
 
     Attributes:
         store: the store.
-        features: (n, d) float32, every row of the store scaled to length 1.
-        views: (n, v, d) embeddings of views that replace the rows in training, not scaled; ``None``: train on the rows.
+        features: (n, d) float32, all embeddings of the store, normalized.
+        views: (n, v, d), unnormalized embeddings of augmented views for training; ``None``: train on ``features``.
     """
 
     store: EmbeddingStore
@@ -44,10 +44,10 @@ class EmbeddingDataset:
 
     @classmethod
     def from_store(cls, path: Path, *, views: Literal["auto", "on", "off"] = "off") -> EmbeddingDataset:
-        """Load the embeddings of a store as a training dataset, with stored views if requested (auto: if any).
+        """Load the embeddings of a store as a training dataset, with stored views if requested (auto: if present).
 
         Raises:
-            StoreError: it is not a store, is damaged, or has a row or a view without a direction.
+            StoreError: the file is not a store, is damaged, or contains all-zero embeddings.
             ConfigError: views are required, but the store has none.
         """
         store = open_store(path)
@@ -55,14 +55,13 @@ class EmbeddingDataset:
         features = check_features(store, every)
         check_nonzero_embeddings(store, every, features)
         if store.n < 2:
-            problem = "contains only one embedding, so there is nothing to learn"
+            problem = "contains only one embedding, but training requires at least two"
             raise DatasetError(str(path), problem, "Embed more images.")
-        return cls(
-            store, unit_rows(features), None if views == "off" else _read_stored_views(store, needed=views == "on")
-        )
+        stored = None if views == "off" else _read_stored_views(store, needed=views == "on")
+        return cls(store, normalize_embeddings(features), stored)
 
     def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> EmbeddingBank:
-        """Return a training bank that contains the embeddings of the listed samples, in the same order."""
+        """Return a training bank with the embeddings of the dataset's samples, in the same order."""
         places = self._places(dataset)
         return EmbeddingBank(
             dataset,
@@ -75,7 +74,7 @@ class EmbeddingDataset:
         )
 
     def features_of(self, dataset: ImageDataset) -> NDArray[np.float32]:
-        """Return the embeddings (m, d) float32 of the listed samples."""
+        """Return the embeddings (m, d) float32 of the dataset's samples."""
         return np.ascontiguousarray(self.features[self._places(dataset)])
 
     def _places(self, dataset: ImageDataset) -> NDArray[np.int64]:
@@ -83,7 +82,7 @@ class EmbeddingDataset:
         return np.array([place[name] for name in dataset.sample_ids], dtype=np.int64)
 
     def record(self) -> dict[str, Any]:
-        """Return the path, digest, dimension and model of the training store as plain JSON, to be recorded by a run."""
+        """Return the path, digest, dimension and model of the training store as plain JSON for the run's records."""
         return {
             "index": str(self.store.path),
             "content_digest": self.store.content_digest,
@@ -93,24 +92,24 @@ class EmbeddingDataset:
 
 
 def _read_stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None:
-    """Return the views of a store, after checking that each has a direction; ``None`` if it has none."""
+    """Return the view embeddings of a store after checking that none is all zeros; ``None`` if there are none."""
     views = store.view_embeddings
     if views is None:
         if needed:
             remedy = "Embed the images with `labelkit embed --views 8`, or remove --row-views."
-            raise ConfigError("--row-views on", f"{store.path} has no stored views of its images", remedy)
+            raise ConfigError("--row-views on", f"{store.path} has no embeddings of augmented views", remedy)
         return None
     for where in blocks(store.n, views.shape[1] * views.shape[2]):
         zero = np.logical_not((views[where] != 0).any(axis=2))
         if zero.any():
             first = store.sample_ids[where.start + int(np.flatnonzero(zero.any(axis=1))[0])]
-            problem = f"the embedding of a view of {first} is all zeros, and thus has no direction"
+            problem = f"the embedding of a view of {first} is all zeros, so it has no direction"
             raise StoreError(f"{store.path}:/view_embeddings", problem, "Train with --row-views off.")
     return views
 
 
 def list_store_embeddings(store: EmbeddingStore) -> ImageDataset:
-    """Return the rows of a store as a dataset without images; the digest of the store is part of its identity."""
+    """Return the embeddings of a store as a dataset without images, identified by the store's digest."""
     n = store.n
     labels = np.full(n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
     labeled = np.zeros(n, dtype=np.bool_) if store.labeled is None else np.asarray(store.labeled, dtype=np.bool_)
@@ -132,7 +131,7 @@ def list_store_embeddings(store: EmbeddingStore) -> ImageDataset:
 
 
 def read_embedding_model(saved: Mapping[str, Any], where: str) -> ModelIdentity | None:
-    """Return the model whose embeddings a run was trained on, from the ``split.json`` of the run; ``None`` for images.
+    """Return the model whose embeddings a run was trained on, from its ``split.json``; ``None`` for runs on images.
 
     Raises:
         CheckpointError: the recorded model cannot be used.

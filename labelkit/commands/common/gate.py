@@ -10,14 +10,14 @@ from labelkit.options.base import closest_name
 from labelkit.options.gate import GateConfig, parse_limits, score_direction
 
 _NAMED_BY = ("result", "split", "classes")
-"""Keys that identify an entry of ``scores``; their values, joined by ``/``, precede the name of a score."""
+"""Keys that identify an entry of ``scores``; their values, joined by ``/``, form the prefix of a score's full name."""
 _EVERYTHING = "all"
 
 
 def collect_scores_by_name(values: Mapping[str, object]) -> dict[str, float | None]:
-    """Collect all scores in a command's JSON output by full name; the value of an undefined score is ``None``.
+    """Collect all scores in a command's JSON output by full name; undefined scores are ``None``.
 
-    Several seeds are represented by their mean. Values of single classes, bins and the like are not scores.
+    Several seeds are represented by their mean. Values for individual classes, bins and the like are not included.
     """
     found = {name: value for name, value in _numbers(values) if score_direction(name)}
     entries = values.get("scores")
@@ -46,9 +46,8 @@ def _number(value: object) -> float | None:
 def find_matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str]:
     """Return the full score names that match a partial name such as ``test/all_accuracy``.
 
-    A full name matches if it ends with the last part and has the other parts anywhere before it.
-
-    If a lone last part fits the score of all images and those of groups of classes, only that of all images matches.
+    A full name matches if it ends with the last part and contains the other parts anywhere before it. If only the last
+    part is passed, and scores for all images and for groups of classes match, only those for all images are returned.
     """
     *parts, own = wanted.split("/")
     found = [name for name in scores if name.split("/")[-1] == own and set(parts) <= set(name.split("/")[:-1])]
@@ -56,10 +55,10 @@ def find_matching_scores(wanted: str, scores: Mapping[str, float | None]) -> lis
     return whole if whole and not parts else found
 
 
-def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, LabelkitError | None]:
-    """Check scores against their limits; return the result with the verdict, and the error if a limit is not met.
+def check_score_limits(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, LabelkitError | None]:
+    """Check scores against the limits; return the result with the verdict, and an error or ``None``.
 
-    The error is a ``GateError`` if a limit is not met, a ``ConfigError`` if no score has a given name.
+    The error is a ``GateError`` if a limit is not met, or a ``ConfigError`` if there is no score with a given name.
     """
     if not (config.fail_under or config.fail_over):
         return result, None
@@ -76,7 +75,7 @@ def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, Label
                 return result, ConfigError(f"--{rule}", f"{where} has no score {wanted}", remedy)
             for name in names:
                 value = scores[name]
-                # an undefined score does not pass
+                # undefined scores fail
                 passed = value is not None and sign * (value - limit) >= 0
                 checks.append({"score": name, "value": value, "limit": limit, "rule": rule, "passed": passed})
     missed = [check for check in checks if not check["passed"]]

@@ -1,4 +1,4 @@
-"""Initialize only the weights from another run or a file."""
+"""Initialize a method's weights from another run or a file."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +20,12 @@ _BACKBONE = "network.backbone."
 def initialize_from(method: Method[Any], source: Path) -> None:
     """Initialize the weights of a method from a run folder or a weights file.
 
-    A run of the same method with the same classes provides its whole network; any other run, or a file, provides a
-    backbone. A message reports what was loaded.
+    The whole network is loaded from a run of the same method with the same classes; from any other run or a file, only
+    the backbone. A message reports what was loaded.
 
     Raises:
         CheckpointError: the source has no usable weights.
-        CheckpointMismatch: tensors differ in name or shape.
+        CheckpointMismatch: the names or shapes of the tensors differ.
     """
     backbone = getattr(method.network, "backbone", None)
     if backbone is None:
@@ -49,12 +49,12 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
         load_model_state(backbone, kept, where)
         method.on_backbone_loaded()
-        taken = "the backbone; the heads start from scratch"
-    current_progress().message(f"started from {checkpoint.folder}: {taken}")
+        taken = "the backbone (the heads are trained from scratch)"
+    current_progress().message(f"loaded from {checkpoint.folder}: {taken}")
 
 
 def without_weights(config: RunConfig) -> RunConfig:
-    """Return the options without sources of initial weights, for a network that is loaded from a checkpoint."""
+    """Return the options without sources of initial weights, for networks to be loaded from a checkpoint."""
     sources: dict[str, object] = {"pretrained": False, "weights": None, "init_from": None}
     return config.model_copy(update={key: value for key, value in sources.items() if key in type(config).model_fields})
 
@@ -67,8 +67,8 @@ def describe_weights(network: InferenceNetwork) -> None:
         return
     text = f"weights from {backbone.source}: {len(report.loaded)} tensors loaded"
     if report.prefix:
-        text += f", {report.prefix!r} removed from their names"
-    for kind, names in (("not in the file", report.missing), ("not needed", report.unexpected)):
+        text += f", with the prefix {report.prefix!r} removed from their names"
+    for kind, names in (("missing in the file", report.missing), ("unused", report.unexpected)):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             text += f"; {kind}: {', '.join(names[:3])}{more}"
@@ -77,9 +77,9 @@ def describe_weights(network: InferenceNetwork) -> None:
         tag = timm_config(name).get("tag") if "." not in name else ""
         like = f"{name}.{tag}" if tag else name
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
-        text += f"; images are prepared as for {like} (resized to "
+        text += f"; images are preprocessed as for {like} (resized to "
         text += f"{resized_side(spec.size, spec.resize_ratio)}, cropped to {spec.size}; mean {mean}; std {std})"
         parts = {part for tensor in (report.prefix, *report.unexpected) for part in tensor.split(".")}
         dino = list_backbones(f"{name}.*dino") if parts & {"teacher", "student"} else []
-        text += f"; for DINO's own preparation, pass --backbone {dino[0]}" if dino else ""
+        text += f"; for DINO's preprocessing, pass --backbone {dino[0]}" if dino else ""
     current_progress().message(text)

@@ -1,6 +1,6 @@
-"""Labels in a CSV or a result, matched to the images of a store or a dataset.
+"""Match labels in a CSV or a result to the images of a store or a dataset.
 
-Only this module matches such labels to images. Paths in a CSV follow ``labelkit.data.path_rule``.
+All matching happens here. For paths in a CSV, see ``labelkit.data.path_rule``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class LabeledImages:
     """Images to which the labels in a file are matched.
 
     Attributes:
-        where: name of the images in messages.
-        sample_ids: n ids.
-        root: folder of the files; ``None``: unknown.
+        where: description of the images in messages.
+        sample_ids: ids of the n images.
+        root: image folder; ``None``: unknown.
     """
 
     where: str
@@ -39,18 +39,18 @@ class LabeledImages:
 
     @classmethod
     def of_store(cls, store: EmbeddingStore) -> LabeledImages:
-        """Return the images of a store, so that labels can be matched to them."""
+        """Return the images of a store."""
         return cls(str(store.path), store.sample_ids, find_image_folder(store))
 
 
 def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
-    """Return the result of this store that ``--labels`` names, or ``None`` if it names a file.
+    """Return the store's result that ``--labels`` refers to, or ``None`` if it refers to a file.
 
-    ``newest`` is the last of ``labels``, ``labels-1``, ``labels-2``, ..., unless a file or a result has this name.
+    ``newest`` means the last of ``labels``, ``labels-1``, ``labels-2``, ..., unless a file or a result has this name.
 
     Raises:
-        ConfigError: the name fits both a file and a result.
-        DatasetError: the name fits neither.
+        ConfigError: both a file and a result have this name.
+        DatasetError: neither a file nor a result has this name.
         StoreError: the result does not contain labels.
     """
     results = list_results(store)
@@ -67,13 +67,13 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
         raise DatasetError(
             str(option),
             f"is neither a file nor a result of {store.path} (its results: {known})",
-            "Pass a result of `labelkit label`, or a CSV with columns path,label.",
+            "Pass a result of `labelkit label`, or a CSV with the columns path,label.",
         )
     if not is_there:
         return None
     result = read_result(store, option.name)
     if result.kind != LABELS_KIND or not {"labels", "labeled", "class_names"} <= result.arrays.keys():
-        problem = f"contains {result.kind} ({result.stage}), not labels"
+        problem = f"contains {result.kind} (from {result.stage}), not labels"
         raise StoreError(str(result.path), problem, "Choose a result of `labelkit label`.")
     return result
 
@@ -83,20 +83,18 @@ def read_csv_labels(
 ) -> dict[int, str]:
     """Read labels from a CSV file; return a mapping from image position to label, in the order of the file.
 
-    With ``others_ok``, labels of other images are left out, unless all are.
+    With ``others_ok``, labels of other images are ignored, unless there are no others.
 
     Raises:
-        DatasetError: unreadable, it names unknown images, a path fits several images, or an image has two labels.
+        DatasetError: the file cannot be read, images are unknown, a path is ambiguous, or an image has two labels.
     """
     if path.suffix == ".h5":
-        remedy = (
-            "Pass a CSV, for example one written with `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
-        )
+        remedy = "Pass a CSV, such as one written by `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
         raise DatasetError(str(path), "is not a CSV", remedy)
     texts = read_label_csv(path, label_column, tell=current_progress().message)
     unknown = set(find_images_by_path(path, texts, images)[1]) if others_ok else set()
     if 0 < len(unknown) < len(texts):
-        current_progress().message(f"{path}: {len(unknown)} labels belong to images that are not in {images.where}")
+        current_progress().message(f"{path}: ignoring {len(unknown)} labels of images that are not in {images.where}")
         texts = {name: text for name, text in texts.items() if name not in unknown}
     return match_label_paths(path, texts, images)
 
@@ -107,7 +105,7 @@ def find_images_by_path(
     """Find the images that the paths in a CSV file refer to; see :func:`labelkit.data.path_rule.find_paths`.
 
     Raises:
-        DatasetError: a path names several images.
+        DatasetError: a path is ambiguous.
     """
     spellings = {escape_name(name): place for place, name in enumerate(images.sample_ids) if needs_escape(name)}
     return find_paths(texts, images.sample_ids, table=path, root=images.root, spellings=spellings, tell=tell)
@@ -139,7 +137,7 @@ def skipped_rows(table: Path | None, store: EmbeddingStore) -> set[int]:
     """Return the rows of a store that are listed in a CSV file; paths that are not in the store are ignored.
 
     Raises:
-        DatasetError: the file cannot be read, or a path names several images.
+        DatasetError: the file cannot be read, or a path is ambiguous.
     """
     if table is None:
         return set()

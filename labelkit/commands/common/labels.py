@@ -1,7 +1,7 @@
-"""Labels that a command may use: those of the store, of a result or a file, or a random subset of them.
+"""Choose the labels that a command may use, from the store and from ``--labels``.
 
-Only this module decides this for ``cluster``, ``discover``, ``evaluate``, ``suggest`` and ``label``; it also warns
-if the images contradict the labels.
+This module makes the choice for ``cluster``, ``discover``, ``evaluate``, ``suggest`` and ``label``; it also warns if
+the images contradict the labels.
 """
 
 import difflib
@@ -28,14 +28,14 @@ from labelkit.store.results import Result
 
 @dataclass(frozen=True)
 class UsableLabels:
-    """Labels that a command may use, and the true labels, which only reports may use.
+    """Labels that a command may use, and the true labels, which are only for evaluation.
 
     Attributes:
         labels: (m,) int64 class, -1 = no usable label.
         truth: (m,) int64 class, -1 = unknown.
-        class_names: names of the classes: those of the store, then others of the file or result.
-        where: file of the labels, for messages.
-        source: origin of the labels, for the parameters of a result; empty for the store's own.
+        class_names: class names: those of the store, then further ones from the file or result.
+        where: source of the labels, for messages.
+        source: origin of the labels, for the parameters of a result; empty for the store's own labels.
     """
 
     labels: NDArray[np.int64]
@@ -60,22 +60,22 @@ def choose_usable_labels(
 ) -> UsableLabels:
     """Return the labels that a command may use for the given rows, taken from the store and from ``--labels``.
 
-    A file adds to the labels of the store that training may use; where both label an image, the file takes precedence,
-    and a warning gives the number of differences. A result of this store is used alone, since ``labelkit label`` has
-    started it from the labels of the store, unless disabled. If training may use no label of the store, and no given
-    label is of its classes (its own are years or places, say), truth is unknown, and the classes are the given ones.
+    Labels from a file are added to the usable labels of the store; if both label an image, the file takes precedence,
+    and a warning reports the number of conflicts. A result of ``labelkit label`` is used alone, since it normally
+    includes the labels of the store. If the store has no usable labels, and shares no class with the labels passed
+    (its classes are years or places, say), the truth is unknown, and only the classes passed are used.
 
     Args:
         option: ``--labels``: a CSV file, the name of a result of ``labelkit label``, or None for the store's own.
         store: the store.
         rows: (m,) row numbers in the store.
-        label_column: header of the column of labels of a CSV; None for the usual one.
-        own_labels: False leaves out the labels of the store.
+        label_column: header of the label column of a CSV; None for the default.
+        own_labels: False ignores the labels of the store.
 
     Raises:
-        DatasetError: a file cannot be used, or names images that are not in the store.
+        DatasetError: a file cannot be used, or contains images that are not in the store.
         StoreError: the result does not exist, or does not contain labels.
-        ConfigError: the name fits both a file and a result, or a column is named without a CSV.
+        ConfigError: both a file and a result have this name, or a column is specified without a CSV.
     """
     own = truth = np.full(len(rows), -1, dtype=np.int64)
     if store.labels is not None:
@@ -91,23 +91,23 @@ def choose_usable_labels(
     if result is not None:
         if label_column is not None:
             raise ConfigError("--label-column", f"{option} is a result and has no columns", "Remove --label-column.")
-        labels, class_names, truth = _apart(*_of_store(result, names), truth, store)
+        labels, class_names, truth = _drop_foreign_classes(*_read_result_labels(result, names), truth, store)
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
         return UsableLabels(labels[rows], truth, class_names, str(result.path), source)
     texts, where = read_csv_labels(option, LabeledImages.of_store(store), label_column), str(option)
-    every, class_names, truth = _apart(*encode_labels(texts, names, store.n), truth, store)
+    every, class_names, truth = _drop_foreign_classes(*encode_labels(texts, names, store.n), truth, store)
     labels = every[rows]
     outside = len(texts) - int((labels >= 0).sum())
     if outside:
-        current_progress().message(f"{where}: {outside} labels are for images that are not used here")
+        current_progress().message(f"{where}: ignoring {outside} labels of images that are not used here")
     source = {"file": option.name, "sha256": sha256_file(option)} | ({} if own_labels else {"own_labels": False})
     return UsableLabels(_merge_labels(labels, own, where, str(store.path)), truth, class_names, where, source)
 
 
-def _apart(
+def _drop_foreign_classes(
     labels: NDArray[np.int64], class_names: tuple[str, ...], truth: NDArray[np.int64], store: EmbeddingStore
 ) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int64]]:
-    """Drop unusable truth and classes of a store that share no class with the given labels."""
+    """Drop a store's classes and true labels if it has no usable labels and shares no class with the labels passed."""
     used = np.unique(labels[labels >= 0])
     usable = store.labeled is not None and bool(np.asarray(store.labeled).any())
     if usable or not {class_names[label] for label in used.tolist()}.isdisjoint(store.class_names):
@@ -120,7 +120,7 @@ def _apart(
 def _merge_labels(
     labels: NDArray[np.int64], own: NDArray[np.int64], where: str, other_source: str
 ) -> NDArray[np.int64]:
-    """Fill in missing labels from ``own``; where both exist but differ, keep the one from ``labels`` and warn."""
+    """Fill in missing labels from ``own``; in case of conflict, keep the one from ``labels`` and warn."""
     if differ := int(((labels >= 0) & (own >= 0) & (labels != own)).sum()):
         current_progress().warning(
             f"{where}: {differ} images have a different label in {other_source}; the file takes precedence"
@@ -131,13 +131,10 @@ def _merge_labels(
 def override_store_labels(
     store: EmbeddingStore, option: Path | None, label_column: str | None = None
 ) -> EmbeddingStore:
-    """Return the store with its labels replaced by those from ``--labels``, where these exist.
+    """Return the store with labels overridden by ``--labels``, for commands that show labels or evaluate with them.
 
-    For commands that display labels or evaluate with them. Other known labels of the store stay, unless they share no
-    class with the given ones; see ``choose_usable_labels``.
-
-    Raises:
-        As ``choose_usable_labels``.
+    Other labels of the store are kept, unless the two share no class. For this and errors, see
+    ``choose_usable_labels``.
     """
     if option is None and label_column is None:
         return store
@@ -151,16 +148,13 @@ def override_store_labels(
 def override_listing_labels(
     dataset: ImageDataset, option: Path, label_column: str | None = None, *, own: Literal["drop", "hide", "keep"]
 ) -> ImageDataset:
-    """Return the dataset with the labels from ``--labels``, which take precedence over its own.
+    """Return the dataset with labels overridden by ``--labels``; for errors, see ``read_csv_labels``.
 
     Args:
-        dataset: the listing.
+        dataset: the dataset.
         option: a CSV file.
-        label_column: header of the column of labels of a CSV; None for the usual one.
-        own: what happens to the dataset's labels: dropped, kept as truth that training must not use, or kept.
-
-    Raises:
-        As ``read_csv_labels``.
+        label_column: header of the label column of a CSV; None for the default.
+        own: whether to drop the dataset's own labels, keep them for evaluation only (``hide``), or keep them.
     """
     texts = read_csv_labels(option, LabeledImages(dataset.name, dataset.sample_ids, dataset.root), label_column)
     labels, class_names = encode_labels(texts, () if own == "drop" else dataset.class_names, len(dataset))
@@ -175,7 +169,7 @@ def override_listing_labels(
 def make_labeled_array(
     store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
 ) -> dict[str, NDArray[np.generic] | list[str]]:
-    """Return the mask ``labeled`` (n,) uint8 to store in a result, or nothing if the labels are the store's own."""
+    """Return the mask ``labeled`` (n,) uint8 for a result, or nothing if only the store's own labels are used."""
     if not given.source:
         return {}
     labeled = np.zeros(store.n, dtype=np.uint8)
@@ -184,7 +178,7 @@ def make_labeled_array(
 
 
 def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
-    """Return the class names of a store, followed by those that occur only in a result created with other labels."""
+    """Return the class names of a store, followed by those that only the result has (from other labels)."""
     names = tuple(store.class_names)
     if "labeled" not in result.arrays or "names" not in result.arrays or "new_classes" not in result.arrays:
         return names
@@ -195,19 +189,19 @@ def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...
 def network_saw_labels(
     store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> Literal["yes", "no", "unknown"]:
-    """Determine whether the network of a store was trained with labels (m,), -1 = none, of the given rows (m,)."""
+    """Determine whether a store's network was trained on any of the labels (m,) of these rows (m,); -1 = no label."""
     if store.trained_rows()[rows][labels >= 0].any():
         return "yes"
     source = store.model.source
     return "no" if source == "pixels" or source.startswith("random:") else "unknown"
 
 
-def similar_names(name: str, known: Iterable[str]) -> str | None:
-    """Find the known class name that a name is likely a typo of; return ``None`` if there is none.
+def find_misspelled_class(name: str, known: Iterable[str]) -> str | None:
+    """Return the known class name of which a name is probably a misspelling, or ``None``.
 
-    It has the same letters and digits in another case or with other characters between them; or, from four letters on,
-    differs by a slip (two neighboring letters swapped, or a difflib similarity of at least 0.85, also of the words in
-    which the two differ). Names whose digits differ are never slips of each other.
+    Two names match if their letters and digits are the same apart from case, spaces and punctuation, or, with at least
+    four letters, if they differ by a typo: two adjacent letters are swapped, or the difflib similarity of the names and
+    of the words that differ is at least 0.85. Names with different digits never match.
     """
 
     def only(kind: Callable[[str], bool], text: str) -> str:
@@ -235,7 +229,7 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
 def encode_labels(
     texts: dict[int, str], class_names: tuple[str, ...], length: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Convert class names to class numbers, appending new classes in natural order."""
+    """Convert class names to class indices, appending new classes in natural order."""
     texts = match_known_spelling(texts, class_names)
     names = (*class_names, *sorted(set(texts.values()) - set(class_names), key=natural_key))
     number = {name: label for label, name in enumerate(names)}
@@ -244,8 +238,8 @@ def encode_labels(
     return labels, names
 
 
-def _of_store(result: Result, class_names: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the usable labels of all rows, numbered as in the store, and all class names."""
+def _read_result_labels(result: Result, class_names: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the usable labels in a result, with the store's class indices, and all class names."""
     result_names: list[str] = list(result.arrays["class_names"])
     names = (*class_names, *(name for name in result_names if name not in set(class_names)))
     number = {name: label for label, name in enumerate(names)}
@@ -266,9 +260,9 @@ def label_agreement_warning(
     """Return a warning if nearest neighbors share a label no more often than by chance, otherwise ``None``.
 
     Args:
-        rows_at: function that returns the rows at some positions.
-        labels: (n,), -1 = none; of more than 3,000 labels, 3,000 are drawn.
-        seed: seed of that draw.
+        rows_at: function that returns the embeddings at the given positions.
+        labels: (n,), -1 = none; if there are more than 3,000, 3,000 are sampled.
+        seed: random seed for sampling.
     """
     places = np.flatnonzero(labels >= 0)
     if len(places) > _MAX_LABELS:

@@ -1,7 +1,7 @@
-"""Last known locations of models and images on this machine, recorded in the user's cache, never in a store.
+"""Record the last known locations of models and images on this machine in the user's cache.
 
-A store identifies its model by a fingerprint and contains no path, so that the same input gives the same bytes
-everywhere. These records only store locations; files found there are checked before use.
+Stores contain no paths, only model fingerprints, so that the same input gives the same bytes on every machine. Files
+found at a recorded location are checked before use.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ _KEYS: dict[str, dict[str, type]] = {"models": {"path": str}, "images": {"datase
 
 
 def record_model_location(fingerprint: str, path: Path) -> None:
-    """Record where the weights with the given fingerprint are stored on this machine."""
+    """Record the path of the weights with the given fingerprint."""
     _write("models", fingerprint, {"path": str(path.resolve())})
 
 
@@ -53,5 +53,5 @@ def _read(kind: str, key: str) -> dict[str, Any] | None:
     try:
         return read_record(cache_folder() / kind, f"{key}.json", _KEYS[kind])
     except ValueError as error:
-        current_progress().warning(f"{error}; this file is ignored, and will be rewritten by the next `labelkit embed`")
+        current_progress().warning(f"{error}; the file is ignored, and the next `labelkit embed` will rewrite it")
         return None

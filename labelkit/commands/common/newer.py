@@ -1,4 +1,4 @@
-"""A warning if there is a newer store than the one that a command reads."""
+"""Warn if a command reads a store that is not the newest."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from labelkit.progress import current_progress
 
 
 def warn_of_newer_store(index: Path) -> None:
-    """Warn if ``labelkit start`` has finished a newer store in the folder of this one."""
+    """Warn if ``labelkit start`` has created a newer store in the same folder."""
     newest = find_newest_store(index.parent)
     if newest is not None and newest.name != index.name:
         warning = f"{index}: {newest.name} is newer; to use the newest store, pass --index {index.parent}"

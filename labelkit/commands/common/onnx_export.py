@@ -1,4 +1,4 @@
-"""Export of networks as ONNX: for a faster start of later ``predict`` and ``retrieve``, and for other programs."""
+"""Export networks to ONNX, for other programs and so that later runs of ``predict`` and ``retrieve`` start faster."""
 
 import logging
 import warnings
@@ -20,15 +20,13 @@ from labelkit.store.commit import commit_bytes, commit_json
 from labelkit.store.embeddings import ModelIdentity
 
 MIN_COSINE = 0.99999
-"""Minimum cosine between the embeddings of torch and of ONNX Runtime, for each compared image."""
+"""Minimum cosine similarity between the embeddings of PyTorch and ONNX Runtime, for each compared image."""
 
 _CHECKED = 8
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
 class _EmbeddingModule(nn.Module):
-    """The part of a network that embeds."""
-
     def __init__(self, network: InferenceNetwork) -> None:
         super().__init__()
         self.network = network
@@ -38,19 +36,19 @@ class _EmbeddingModule(nn.Module):
 
 
 def missing_packages() -> list[str]:
-    """Return the names of packages that ONNX export needs but that are not installed."""
+    """Return the packages required for ONNX export that are not installed."""
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
 def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
-    """Export the network of a store, on the CPU, to the ONNX cache, unless it is there or cannot be exported."""
+    """Export a store's network, on the CPU, to the ONNX cache, unless it is already cached or cannot be exported."""
     if isinstance(network, PixelNetwork) or not is_onnx_enabled() or missing_packages():
         return
     path, record = onnx_path(model), read_onnx_record(model)
     if record is not None and ("failed" in record or path.is_file()):
         return
     progress = current_progress()
-    progress.message(f"caching {model.name} as ONNX (only once): later calls start without torch")
+    progress.message(f"caching {model.name} as ONNX (only once), so that later commands start without PyTorch")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         commit_bytes(path, export_onnx_bytes(network))
@@ -69,10 +67,10 @@ class OnnxExportError(Exception):
 def export_onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None) -> bytes:
     """Export a network as an ONNX model that maps normalized ``images`` (b, c, h, w) to ``embeddings`` (b, d).
 
-    The network is on the CPU, in evaluation mode; notes become metadata of the model.
+    The network must be on the CPU, in evaluation mode; ``notes`` become metadata of the model.
 
     Raises:
-        OnnxExportError: torch cannot export it, it does not run for all numbers of images, or its embeddings differ.
+        OnnxExportError: PyTorch cannot export the network, ONNX Runtime cannot run it, or its embeddings differ.
     """
     spec = network.input_spec
     shape = (2, spec.channels, spec.size, spec.size)
@@ -108,15 +106,15 @@ def export_onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None
         content = proto.SerializeToString()
     try:
         least = _compute_min_cosine(network, OnnxNetwork(content))
-    except Exception as error:  # errors of the runtime have no common class
+    except Exception as error:  # the runtime's errors have no common base class
         raise OnnxExportError(f"ONNX Runtime cannot run it: {' '.join(str(error).split())}") from error
     if not least >= MIN_COSINE:
-        raise OnnxExportError(f"its embeddings differ from those of torch (cosine {least:.6f})")
+        raise OnnxExportError(f"its embeddings differ from PyTorch's (cosine similarity {least:.6f})")
     return content
 
 
 def _compute_min_cosine(network: InferenceNetwork, other: OnnxNetwork) -> float:
-    """Compute the smallest cosine between the embeddings of both for smooth random images, in a batch and alone."""
+    """Return the minimum cosine similarity of both networks' embeddings of smooth random images, batched and single."""
     spec = network.input_spec
     generator = np.random.default_rng(0)
     coarse = generator.normal(size=(_CHECKED, spec.channels, 4, 4))

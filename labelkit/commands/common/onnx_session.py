@@ -1,7 +1,7 @@
-"""Embed a few images without torch, with a store's network in ONNX format; only this module imports ONNX Runtime.
+"""Embed a few images with a store's network in ONNX format, without loading PyTorch.
 
-``onnx_export`` fills the cache, and compares each network with torch. Here, Pillow and NumPy preprocess images, with
-the same resulting pixels as elsewhere.
+``onnx_export`` fills the cache, and compares each network with PyTorch. Images are preprocessed with Pillow and NumPy,
+which gives the same pixels as elsewhere. Only this module imports ONNX Runtime.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ from labelkit.store.embeddings import ModelIdentity
 
 DECODER: Final = "labelkit-1"
 _BATCH: Final = 32
-#: For at most this number of images, a network on a GPU is not worth its startup time.
+#: Up to this number of images, ONNX on the CPU is faster than loading PyTorch to use a GPU.
 _FEW: Final = 256
 
 
 class OnnxNetwork:
-    """Embedding network that runs in ONNX Runtime, from the content or path of a file; default: a thread per core."""
+    """Embedding network for ONNX Runtime, loaded from a file's path or content; by default with one thread per core."""
 
     def __init__(self, content: bytes | Path, threads: int | None = None) -> None:
         import onnxruntime
@@ -49,7 +49,7 @@ class OnnxNetwork:
 
 
 def is_onnx_enabled() -> bool:
-    """Return whether ONNX Runtime is installed and not switched off by ``LABELKIT_ONNX=0``."""
+    """Return whether ONNX Runtime is installed and not disabled by ``LABELKIT_ONNX=0``."""
     return os.environ.get("LABELKIT_ONNX") != "0" and find_spec("onnxruntime") is not None
 
 
@@ -61,18 +61,18 @@ def onnx_version() -> str:
 
 
 def onnx_path(model: ModelIdentity) -> Path:
-    """Return a network's file in the ONNX cache, named by its weights and preprocessing; its record is next to it."""
+    """Return a network's path in the ONNX cache, derived from weights and preprocessing; its record is next to it."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
     return cache_folder() / "onnx" / f"{hashlib.sha256(canonical_json(parts).encode()).hexdigest()}.onnx"
 
 
 def read_onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
-    """Read a network's record in the ONNX cache (``sha256`` or ``failed``); ``None`` if it was never exported."""
+    """Read a network's record in the ONNX cache (``sha256`` or ``failed``); ``None`` if export was never tried."""
     path = onnx_path(model)
     try:
         return read_record(path.parent, f"{path.stem}.json", {})
     except ValueError as error:
-        current_progress().warning(f"{error}; the network is exported again")
+        current_progress().warning(f"{error}; the network will be exported again")
         return None
 
 
@@ -86,14 +86,14 @@ def load_cached_onnx_network(model: ModelIdentity, threads: int | None = None) -
 
 
 def can_skip_torch(count: int, checkpoint: Path | None, device: str) -> bool:
-    """Return whether the options allow embedding without torch, which a comparison of ``--checkpoint`` needs."""
+    """Return whether ``count`` images can be embedded without PyTorch (``--checkpoint`` and GPUs require it)."""
     return checkpoint is None and (device == "cpu" or (device == "auto" and count <= _FEW))
 
 
 def embed_with_onnx(
     images: ImageDataset, model: ModelIdentity
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]] | None:
-    """Embed images without torch and return the same values as ``embed_queries``; ``None`` if that is impossible."""
+    """Embed images without PyTorch, with the same return values as ``embed_queries``; ``None`` if not possible."""
     record = model.preprocess
     if record.get("decoder") != DECODER or record.get("crop") != "center":
         return None
@@ -123,7 +123,7 @@ def embed_with_onnx(
 
 
 def preprocess_image(images: ImageDataset, row: int, record: dict[str, Any]) -> NDArray[np.float32]:
-    """Read an image and preprocess it as network input (c, size, size), as the ``preprocess`` of a store says.
+    """Read an image and preprocess it to (c, size, size) float32 according to a store's ``preprocess`` record.
 
     Raises:
         BadImageError: the image cannot be read.

@@ -1,7 +1,7 @@
-"""Checks of the inputs and outputs of every command, before any work and before torch is imported.
+"""Check the inputs and outputs of every command, before any work and before PyTorch is imported.
 
-An output is never a file that the command reads, is never in a folder that labelkit manages, and never replaces a file
-of another kind, with or without ``--overwrite``.
+Even with ``--overwrite``, an output may not be a file that the command reads, be in a folder that labelkit manages, or
+replace a file of another kind.
 """
 
 import os
@@ -17,45 +17,44 @@ from labelkit.options.data import DataConfig
 from labelkit.store.schema import SIGNATURE
 
 _HEAD_BYTES = 4096
-_KEPT = {".results": "the results", ".patches": "the patches", ".run": "an unfinished run"}
+_MANAGED = {".results": "the results", ".patches": "the patches", ".run": "an unfinished run"}
 PNG_MARK = "labelkit"
-"""Value of the field ``Software`` of our pictures, so that no photo is mistaken for one of them."""
+"""Value of the PNG field ``Software`` that distinguishes labelkit's images from photos."""
 
 HTML_MARK = '<meta name="generator" content="labelkit'
 
 _MAGIC = {".npy": b"\x93NUMPY", ".npz": b"PK\x03\x04", ".parquet": b"PAR1", ".onnx": b"\x08"}
 _OF_HDF5 = ("store", "prototypes", "matches")
-_SAID = {
+_KIND_NAMES = {
     "store": "a store",
     "prototypes": "prototypes",
     "matches": "matches",
     "csv": "a table",
     "answers": "a table",
-    "png": "a picture",
-    "html": "a page",
+    "png": "a labelkit image",
+    "html": "a labelkit page",
     "json": "JSON",
     "export": "an export",
 }
-OUTPUT_KINDS = frozenset({*_SAID, "folder"})
-"""Values of ``makes`` for a field that names an output; see ``labelkit.options.base.panel``."""
+OUTPUT_KINDS = frozenset({*_KIND_NAMES, "folder"})
+"""Values of ``makes`` for output options; see ``labelkit.options.base.panel``."""
 
-
-_TOLD_BY_THE_STAGE = ("datasets", "status")
-"""Commands that report missing files themselves."""
+_CHECKED_BY_COMMAND = ("datasets", "status")
+"""Commands that check their inputs themselves."""
 
 
 def check_inputs(config: StageConfig) -> None:
-    """Check that stores, runs and datasets exist, before any work and before importing torch.
+    """Check that stores, runs and datasets exist, before any work and before importing PyTorch.
 
-    Commands check again in more detail, since they may be called without this.
+    Commands repeat these checks in more detail, since they can also be called directly.
 
     Raises:
-        NotAStore: the file of ``--index`` does not exist.
-        CheckpointError: the path of ``--checkpoint`` does not exist.
-        DatasetError: ``--dataset``, or ``--scene-dataset`` without images of one object, is neither a named set nor an
-            existing folder or CSV.
+        NotAStore: the file passed as ``--index`` does not exist.
+        CheckpointError: the path passed as ``--checkpoint`` does not exist.
+        DatasetError: ``--dataset`` (or ``--scene-dataset``, if only scenes are used) is neither a registered dataset
+            nor an existing folder or CSV.
     """
-    if config.command[0] in _TOLD_BY_THE_STAGE:
+    if config.command[0] in _CHECKED_BY_COMMAND:
         return
     index, checkpoint, dataset = (getattr(config, name, None) for name in ("index", "checkpoint", "dataset"))
     if isinstance(index, Path) and not index.exists():
@@ -71,11 +70,11 @@ def check_inputs(config: StageConfig) -> None:
 
 
 def check_outputs(config: StageConfig) -> None:
-    """Check that all output files and folders can be written, before any work.
+    """Check that all output files can be written, before any work.
 
     Raises:
         OutputExistsError: an output exists and may not be replaced.
-        ConfigError: an output is an input, of another kind, or in a folder that labelkit manages.
+        ConfigError: an output is also an input, is a file of another kind, or is in a folder that labelkit manages.
     """
     for name, field in type(config).model_fields.items():
         value, makes = getattr(config, name), field_extra(field, "makes")
@@ -87,29 +86,29 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
     """Check that an output file can be written, before any work.
 
     Args:
-        config: options of the command, with its inputs and other outputs.
-        path: path of the file.
-        makes: one of ``OUTPUT_KINDS``.
-        option: option that names the file.
-        others: further options that lead to another name.
+        config: options of the command, including its inputs and other outputs.
+        path: path of the output file.
+        makes: kind of output, one of ``OUTPUT_KINDS``.
+        option: option that specifies the file.
+        others: further options that change the file name, for the message.
 
     Raises:
         OutputExistsError, ConfigError: see ``check_outputs``.
     """
     is_hdf5 = makes in _OF_HDF5
     if path.is_dir():
-        raise ConfigError(option, f"{path} is a folder", "Pass the name of a file.")
+        raise ConfigError(option, f"{path} is a folder", "Pass a file name.")
     if not is_hdf5 and path.suffix == ".h5":
-        raise ConfigError(option, f"{path} has the extension of a store", "Choose another name.")
+        raise ConfigError(option, f"{path} has the extension .h5 of a store", "Choose another extension.")
     place = path.resolve()
     if makes != "store" and not place.parent.is_dir():
         raise ConfigError(option, f"the folder of {path} does not exist", "Create the folder first.")
     for name, other in _list_named_paths(config, outputs=True):
         if name != option and other.resolve() == place:
-            raise ConfigError(option, f"{path} is also {name}", "Choose another name.")
+            raise ConfigError(option, f"{path} is also passed as {name}", "Choose another name.")
     for folder in place.parents:
-        if folder.suffix in _KEPT and folder.name.endswith((f".h5{folder.suffix}", f".patches{folder.suffix}")):
-            problem = f"{path} is inside {folder}, which contains {_KEPT[folder.suffix]} of a store"
+        if folder.suffix in _MANAGED and folder.name.endswith((f".h5{folder.suffix}", f".patches{folder.suffix}")):
+            problem = f"{path} is inside {folder}, which contains {_MANAGED[folder.suffix]} of a store"
             raise ConfigError(option, problem, "Choose another folder.")
     if path.is_symlink() and not path.exists():
         raise ConfigError(option, f"{path} is a link to {place}, which does not exist", "Remove the link.")
@@ -127,18 +126,18 @@ def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) ->
         raise ConfigError(option, f"{path} is not a regular file", "Choose another name.")
     for name, source in _list_named_paths(config, outputs=False):
         if source.exists() and os.path.samestat(source.stat(), status):
-            raise ConfigError(option, f"{path} is also {name}, an input", "Choose another name.")
+            raise ConfigError(option, f"{path} is also the input {name}", "Choose another name.")
     from labelkit.training.run_dir import is_file_of_run
 
     if is_file_of_run(path.resolve()):
-        raise ConfigError(option, f"{path} is a file of a training run", "Choose another name.")
+        raise ConfigError(option, f"{path} belongs to a training run", "Choose another name.")
     if not _is_earlier_output(path, makes):
-        problem = f"{path} exists, but is not {_SAID[makes]}"
-        raise ConfigError(option, problem, "Choose another name, or remove that file yourself.")
+        problem = f"{path} exists, but is not {_KIND_NAMES[makes]}, so it will not be overwritten"
+        raise ConfigError(option, problem, "Choose another name, or delete the file yourself.")
 
 
 def _is_earlier_output(path: Path, makes: str) -> bool:
-    """Return whether a file resembles an earlier output: HDF5 of that format, our picture, or text that begins so."""
+    """Return whether a file looks like an earlier output of this kind, judging by its first bytes."""
     with open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
     if not head:
@@ -156,15 +155,15 @@ def _is_earlier_output(path: Path, makes: str) -> bool:
     line = text.lstrip().partition("\n")[0].strip()
     found = "json" if line.startswith(("{", "[")) else "csv"
     found = ("html" if HTML_MARK in text else "") if line.startswith("<") else found
-    # a table has a header of one word or of several cells; notes, code and settings have neither
+    # the header of a table has one word or several cells, unlike notes, code and settings
     is_table = re.fullmatch(r"\w+|[^#%-].*[,;\t].*", line) is not None
     wanted = {"answers": ("csv", "json"), "export": ("csv", "json")}.get(makes, (makes,))
     return "\0" not in text and found in wanted and (found != "csv" or is_table)
 
 
 def _is_format(path: Path, wanted: str) -> bool:
-    """Return whether an HDF5 file has the wanted format, or is so damaged that it may have had it."""
-    from labelkit.store.reader import open_file  # numpy loads here
+    """Return whether an HDF5 file has the expected format, or is too damaged to tell."""
+    from labelkit.store.reader import open_file  # imports NumPy
 
     try:
         with open_file(path, None) as checked:
@@ -176,7 +175,7 @@ def _is_format(path: Path, wanted: str) -> bool:
 
 
 def _list_named_paths(config: StageConfig, *, outputs: bool) -> Iterator[tuple[str, Path]]:
-    """Yield the paths in the inputs or outputs of a command, with their options; a string may be a path."""
+    """Yield the options and paths of a command's inputs or outputs; strings that contain a separator are paths."""
     for name, field in type(config).model_fields.items():
         if (field_extra(field, "makes") is not None) == outputs:
             value = getattr(config, name)

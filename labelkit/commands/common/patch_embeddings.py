@@ -1,4 +1,4 @@
-"""Patches during embedding: which ones are stored, their positions in the image, and writing them in chunks."""
+"""Select and write patch features while images are embedded."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from labelkit.store.plans import EmbeddingPlan, PatchPlan
 
 
 def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, int]:
-    """Return the rows, columns and feature dimension of a network's patch grid, found by running it on a zero image.
+    """Return the rows, columns and feature dimension of a network's patch grid, determined with an all-zero image.
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.
@@ -36,7 +36,7 @@ def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, in
 def plan_patches(
     config: EmbedConfig, network: InferenceNetwork, plan: EmbeddingPlan, shape: tuple[int, int, int]
 ) -> PatchPlan:
-    """Plan which patch features to store next to the embeddings of images.
+    """Return a plan for the patch features to be stored next to the image embeddings.
 
     Raises:
         ConfigError: more patches are requested than an image has.
@@ -57,16 +57,16 @@ def plan_patches(
 
 
 def compute_view_regions(image_sizes: NDArray[np.integer], view: ViewSpec) -> NDArray[np.float64]:
-    """Return the region of each original image that the network sees: (m, 4) left, top, right, bottom in pixels.
+    """Return the region of each original image that the network sees, (m, 4): left, top, right, bottom in pixels.
 
-    ``image_sizes`` are (m, 2) heights and widths. The grid of patches spans this region from edge to edge.
+    ``image_sizes`` (m, 2) are heights and widths. The patch grid covers exactly this region.
     """
     heights, widths = image_sizes[:, 0], image_sizes[:, 1]
     return crop_boxes(view, heights, widths, KeyedRNG(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
 
 
 def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Draw the patches to store for each image: (m, c) sorted cells, which depend only on the seed and the row."""
+    """Sample the patches to store: (m, c) sorted grid cells per image, which depend only on the seed and the row."""
     cells = plan.grid[0] * plan.grid[1]
     if plan.per_image is None:
         return np.tile(np.arange(cells), (len(rows), 1))
@@ -75,7 +75,7 @@ def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.i
 
 
 class PatchCollector:
-    """Collector of the batches of one part of a store, in order; each full chunk of patch features is committed."""
+    """Collect the patch features of one part of a store, batch by batch, and write each complete chunk."""
 
     def __init__(self, run: PatchRun, part: int, view: ViewSpec) -> None:
         self._run, self._view = run, view
@@ -83,13 +83,13 @@ class PatchCollector:
         self._batches: list[tuple[Any, ...]] = []
 
     def add(self, batch: EvalBatch, keep: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:
-        """Add the patch features (b, rows, cols, d) of a batch, of which ``keep`` (m,) are readable images.
+        """Add the patch features (b, rows, cols, d) of a batch; ``keep`` (m,) are the indices of readable images.
 
-        Commit the current piece if the batch completes it.
+        If the batch completes the current chunk, write it.
 
         Raises:
             DivergenceError: a feature is NaN or infinite.
-            ResourceError: the disk is full, ...
+            ResourceError: writing failed, for example because the disk is full.
         """
         plan = self._run.plan
         rows = np.asarray(batch.rows, dtype=np.int64)[keep]
@@ -103,7 +103,7 @@ class PatchCollector:
             )
         if plan.is_sampled:
             flat = flat.gather(1, torch.from_numpy(chosen)[:, :, None].expand(-1, -1, plan.dim))
-        # cast here, where it is fast; the run reports a number that is too large for the type
+        # cast here, where it is fast; values that overflow float16 are reported when they are written
         overflows = bool((flat.abs() > torch.finfo(torch.float16).max).any())
         features = flat.float() if plan.dtype == "float32" or overflows else flat.half()
         assert batch.crops is not None

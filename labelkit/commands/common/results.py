@@ -1,4 +1,4 @@
-"""Results of commands: values for programs, paths for pipes, tables for people."""
+"""Results of commands: machine-readable values, output paths, and human-readable tables."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from labelkit.errors import LabelkitError
 
 Cell = str | int | float | bool | Path | None
-"""One cell of a table; None and not-a-number are shown as a dash."""
+"""Table cell; None and NaN are shown as a dash."""
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Table:
 
     Attributes:
         title: description of the rows; may be empty.
-        columns: one heading per column.
-        rows: cells, as many per row as columns.
+        columns: column headings.
+        rows: cells of each row, one per column.
     """
 
     title: str
@@ -26,7 +26,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
     def __post_init__(self) -> None:
-        """Reject rows that do not fit the headings."""
+        """Check that each row has one cell per column."""
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(
@@ -39,12 +39,12 @@ class SimpleResult:
     """Result of a command: machine-readable values, output paths and human-readable tables.
 
     Attributes:
-        values: for programs: dicts, lists, texts, numbers, paths; NaN stands for "undefined".
-        paths: files and folders that were made, the most important first.
-        shown: tables for people, the most important first.
-        unchanged: whether the paths existed already, with the same content.
-        text: text shown in place of the tables; may be empty.
-        fault: error that ends the command after its result is shown.
+        values: machine-readable output of dicts, lists, strings, numbers and paths; NaN means "undefined".
+        paths: created files and folders, the most important first.
+        shown: human-readable tables, the most important first.
+        unchanged: whether the paths already existed with the same content.
+        text: text shown instead of the tables; may be empty.
+        fault: error with which the command ends after showing the result.
     """
 
     values: dict[str, object]
@@ -60,10 +60,10 @@ class SimpleResult:
 
 
 def to_json_types(value: object) -> object:
-    """Convert a value to JSON types: paths to text, NaN and infinity to null, tuples and arrays to lists.
+    """Convert a value to JSON types: paths to strings, NaN and infinity to null, tuples and arrays to lists.
 
     Raises:
-        TypeError: the value has no JSON type.
+        TypeError: the value cannot be converted.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -73,7 +73,7 @@ def to_json_types(value: object) -> object:
         return str(value)
     if isinstance(value, Mapping):
         return {str(key): to_json_types(entry) for key, entry in value.items()}
-    to_list = getattr(value, "tolist", None)  # numpy and torch, without importing them
+    to_list = getattr(value, "tolist", None)  # NumPy and PyTorch, without importing them
     if callable(to_list):
         return to_json_types(to_list())
     if isinstance(value, Sequence):

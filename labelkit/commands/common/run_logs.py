@@ -1,4 +1,4 @@
-"""Logged metrics of a run: the series of its ``metrics.jsonl``, by name."""
+"""Read the logged metrics of a training run from its ``metrics.jsonl``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +12,19 @@ from labelkit.files import parse_object, read_bytes
 from labelkit.training.run_dir import METRICS, read_run_config
 
 _CLOCK = ("epoch", "step", "kind")
-# metrics that are drawn by default
+# metrics plotted by default
 MAIN_METRICS = ("loss", "all_accuracy", "old_accuracy", "new_accuracy")
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values of one logged quantity over a training run.
+    """Values of one logged metric over a training run.
 
     Attributes:
-        kind: ``epoch``: one value per epoch; ``step``: one per logged step.
+        kind: ``epoch``: one value per epoch; ``step``: one value per logged step.
         steps: (n,) number of optimizer updates.
-        epochs: (n,) the same in epochs; NaN if no epoch was finished.
-        values: (n,) NaN where none could be logged.
+        epochs: (n,) the same, converted to epochs; NaN if no epoch was completed.
+        values: (n,) NaN where the metric was undefined.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Series:
 
 @dataclass(frozen=True)
 class LoggedMetrics:
-    """All logged series of one run, by name; per-epoch series come first."""
+    """Logged metrics of one run, by name; for each name, the per-epoch series comes first."""
 
     name: str
     folder: Path
@@ -46,7 +46,7 @@ def read_log(folder: Path, name: str) -> LoggedMetrics:
     """Read the logged metrics of a training run.
 
     Raises:
-        CheckpointError: the folder is not a run, or its log is missing, empty or damaged.
+        CheckpointError: the folder is not a run folder, or its log is missing, empty or damaged.
     """
     if not folder.exists():
         raise CheckpointError(str(folder), "does not exist", "Train first: `labelkit train METHOD`.")
@@ -60,11 +60,11 @@ def read_log(folder: Path, name: str) -> LoggedMetrics:
         raise CheckpointError(str(path), f"cannot be read: {error.strerror or error}", "Restore the file.") from error
     records = []
     for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):  # the run is being written, or was killed in the middle of a line
+        if not line.endswith(b"\n"):  # the line is still being written, or the run was killed
             break
         records.append(_parse_record(line, path, number))
     if not records:
-        raise CheckpointError(str(folder), "has no log yet", "Wait for the end of the first epoch, or start training.")
+        raise CheckpointError(str(folder), "has no log yet", "Start training, or wait for the end of the first epoch.")
     ends = {record["epoch"] + 1: record["step"] for record in records if record.get("kind") != "step"}
     series: dict[str, list[Series]] = {}
     for kind in ("epoch", "step"):
@@ -89,7 +89,7 @@ def _parse_record(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def _steps_to_epochs(steps: NDArray[np.int64], ends: dict[int, int]) -> NDArray[np.float64]:
-    """Convert steps to epochs by interpolation; after the last epoch, epochs are assumed to be as long as it."""
+    """Convert steps to epochs by interpolation; beyond the last complete epoch, extrapolate with its length."""
     if not ends:
         return np.full(len(steps), np.nan)
     epochs = [0, *sorted(ends)]

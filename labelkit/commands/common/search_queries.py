@@ -1,7 +1,4 @@
-"""Queries of ``retrieve``: rows of the store, rows of another store, or images that are embedded first.
-
-Only images need the model, and only they load torch.
-"""
+"""Load the queries of ``retrieve``: rows of the store, rows of another store, or images, which the model embeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +20,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.schema import SIGNATURE
 
-_ZERO = "its embedding is all zero, so it has no nearest neighbors"
+_ZERO = "its embedding is all zeros, so it has no nearest neighbors"
 
 
 @dataclass(frozen=True)
@@ -31,14 +28,14 @@ class Queries:
     """Embedded queries of a search.
 
     Attributes:
-        names: (q,) names as shown.
+        names: (q,) names, for display.
         embeddings: (q, d) float32.
-        sha256: (q, 32) uint8 digests of the image files; ``None``: unknown, for rows imported without images.
+        sha256: (q, 32) uint8 digests of the image files; ``None`` for embeddings imported without images.
         labels: (q,) class names, ``None`` where unknown.
-        rows: (q,) int64, rows of the searched store, -1 for other queries.
-        skipped: (name, reason) of each query that cannot be searched for.
+        rows: (q,) int64, rows of the searched store, -1 for queries from elsewhere.
+        skipped: (name, reason) of each unusable query.
         images: dataset of the queries, if they are image files.
-        image_rows: (q,) int64, rows of ``images``.
+        image_rows: (q,) int64, rows of the queries in their dataset or store.
     """
 
     names: tuple[str, ...]
@@ -52,7 +49,7 @@ class Queries:
 
 
 def is_store(path: Path) -> bool:
-    """Return whether a path is an embedding store, judging by its suffix or its first bytes."""
+    """Return whether a path is an embedding store, judging by its extension or its first bytes."""
     if path.suffix == ".h5":
         return True
     try:
@@ -79,19 +76,19 @@ def load_store_queries(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
     """Use rows of the searched store as queries.
 
     Raises:
-        ConfigError: a row does not exist, or all rows are zero where directions are compared.
+        ConfigError: a row does not exist, or all embeddings are zero, with the cosine metric.
     """
     check_rows(store, rows, "--query-rows")
     return _load_queries(store, np.asarray(rows, dtype=np.int64), store, "--query-rows")
 
 
 def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
-    """Use all rows of another store as queries; both stores must be created with the same model.
+    """Use all rows of another store as queries; both stores must have been created with the same model.
 
     Raises:
         StoreError: the other store cannot be used.
-        Mismatch: another model, or the same one used differently, made it.
-        ConfigError: all of its rows are zero where directions are compared.
+        Mismatch: it was created with another model or other preprocessing.
+        ConfigError: all of its embeddings are zero, with the cosine metric.
     """
     store = open_store(query)
     differing = store.differences(index)
@@ -99,7 +96,7 @@ def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
         raise Mismatch(
             str(query),
             f"was embedded differently from {index.path}: {', '.join(differing)} differ",
-            f"Embed the queries with {index.model.name} from {index.model.source}, as this store was.",
+            f"Embed the queries with the same model: {index.model.name} from {index.model.source}.",
         )
     return _load_queries(store, np.arange(store.n, dtype=np.int64), index, str(query))
 
@@ -111,7 +108,7 @@ def _load_queries(store: EmbeddingStore, rows: NDArray[np.int64], index: Embeddi
     if not usable.any():
         raise ConfigError(where, f"{store.sample_ids[rows[0]]}: {_ZERO}", "Choose other rows.")
     for name, reason in skipped:
-        current_progress().warning(f"{name}: {reason}; skipped")
+        current_progress().warning(f"skipped {name}: {reason}")
     rows, features = rows[usable], features[usable]
     own = store.content_digest == index.content_digest
     return Queries(
@@ -134,16 +131,18 @@ def find_class_name(store: EmbeddingStore, row: int) -> str | None:
 
 
 def parse_patch_position(patch: Sequence[int], grid: tuple[int, int], name: str) -> tuple[int, int]:
-    """Return the row and column given by ``--patch``, after checking that the image has such a patch.
+    """Return the row and column in ``--patch`` after checking that the patch exists.
 
     Raises:
-        ConfigError: the patch is outside of the grid of patches.
+        ConfigError: the position is outside the patch grid.
     """
     row, column = patch
     rows, columns = grid
     if row >= rows or column >= columns:
-        problem = f"patch {row},{column} is outside the {rows} x {columns} patches of {name}"
-        raise ConfigError("--patch", problem, f"Choose row 0 to {rows - 1}, column 0 to {columns - 1}.")
+        problem = f"patch {row},{column} is outside the {rows} x {columns} patch grid of {name}"
+        raise ConfigError(
+            "--patch", problem, f"Choose a row from 0 to {rows - 1} and a column from 0 to {columns - 1}."
+        )
     return row, column
 
 
@@ -154,15 +153,15 @@ def embed_query_images(
 
     Raises:
         CheckpointError: the model of the store is not on this machine.
-        Mismatch: ``checkpoint`` is another model.
-        DatasetError: no image can be searched for.
-        ResourceError: no such device.
+        Mismatch: ``checkpoint`` is a different model.
+        DatasetError: no image can be used.
+        ResourceError: the device does not exist.
     """
     quick = can_skip_torch(len(images), checkpoint, device)
     found = embed_with_onnx(images, store.model) if quick else None
     if found is None:
         from labelkit.commands.common.networks import embed_queries, load_recorded_network
-        from labelkit.commands.common.onnx_export import cache_onnx  # torch loads here
+        from labelkit.commands.common.onnx_export import cache_onnx  # imports PyTorch
 
         model = load_recorded_network(store.model, checkpoint)
         found = embed_queries(images, model, device)
@@ -178,7 +177,7 @@ def embed_query_images(
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
         raise DatasetError(where, f"has no image that can be used as a query ({reasons})", "Pass a JPEG or PNG file.")
     for name, reason in skipped:
-        current_progress().warning(f"{name}: {reason}; skipped")
+        current_progress().warning(f"skipped {name}: {reason}")
     digests = [np.frombuffer(images.source.read(int(row)).sha256, dtype=np.uint8) for row in rows]
     labels = [int(images.labels[row]) for row in rows]
     return Queries(

@@ -1,6 +1,6 @@
-"""Stable group ids: groups keep the ids of an earlier run, matched by the SHA-256 of the images in both stores.
+"""Keep group ids stable between runs: groups that share enough images (by SHA-256) with an earlier group keep its id.
 
-Source: H. W. Kuhn, "The Hungarian method for the assignment problem"; solver of scipy.
+Source: H. W. Kuhn, "The Hungarian method for the assignment problem"; SciPy's solver is used.
 """
 
 import re
@@ -31,9 +31,9 @@ NO_PARAMETERS = (
     "previous_result",
     "max_memory",
 )
-"""Fields of a config that its result does not store as parameters, but in another way or not at all."""
+"""Options that are not stored among a result's parameters, but elsewhere or not at all."""
 
-# Minimum ratio of images in both to images in either at which a group continues an earlier one.
+# Minimum intersection over union, in images, for a group to continue an earlier one.
 _KEEP_OVERLAP = 0.2
 _GROUPINGS = ("group_ids", "pseudo_labels", "cluster_ids")
 _NUMBERED = re.compile(r"new-(\d+)")
@@ -46,10 +46,10 @@ class Groups:
     Attributes:
         store: store of the images.
         result: the result.
-        ids: (n,) int64, -1 = none.
-        num_ids: number of ids ever used, which are all below it.
-        names: name of each id; None if the result has none.
-        is_class: (num_ids,) whether the name is that of a labeled class.
+        ids: (n,) int64 group id of each image, -1 = none.
+        num_ids: number of ids ever used, 0 to ``num_ids - 1``.
+        names: name of each id; None if the result has no names.
+        is_class: (num_ids,) bool, whether the name is that of a labeled class.
     """
 
     store: EmbeddingStore
@@ -62,13 +62,13 @@ class Groups:
 
 @dataclass(frozen=True)
 class StableIds:
-    """Ids assigned to the groups of a run, such that groups continued from an earlier run keep their ids.
+    """Ids of the groups of a run, chosen so that groups continued from an earlier run keep their ids.
 
     Attributes:
         ids: (k,) int64 id of each group.
-        num_ids: number of ids ever used, which are all below it.
-        earlier: groups that these are matched with; None: no groups, and group i has id i.
-        shared: number of images that have a group in both stores.
+        num_ids: number of ids ever used, 0 to ``num_ids - 1``.
+        earlier: groups of the earlier run; None: there is none, and group i has id i.
+        shared: number of images that have a group in both runs.
         kept: ids that continue an earlier group.
     """
 
@@ -80,20 +80,20 @@ class StableIds:
 
     @property
     def retired(self) -> NDArray[np.bool_]:
-        """Mask (num_ids,) of the earlier ids that no longer belong to any group."""
+        """Mask (num_ids,) of earlier ids that no group has any more."""
         is_retired = np.ones(self.num_ids, dtype=bool)
         is_retired[self.ids] = False
         return is_retired
 
     def place(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Reorder values per group into values per id (num_ids, ...); retired ids get NaN, or -1 for integers."""
+        """Convert values per group (k, ...) to values per id (num_ids, ...); retired ids get NaN, integers -1."""
         fill = np.nan if values.dtype.kind == "f" else -1
         placed = np.full((self.num_ids, *values.shape[1:]), fill, dtype=values.dtype)
         placed[self.ids] = values
         return placed
 
     def names(self, class_of_group: NDArray[np.int64], class_names: Sequence[str]) -> list[str]:
-        """Return a name for each id: its class, its earlier name, or an unused ``new-N``."""
+        """Return the name of each id: its class, its earlier name, or an unused ``new-N``."""
         before = [] if self.earlier is None or self.earlier.names is None else self.earlier.names
         names = [*before, *[""] * (self.num_ids - len(before))]
         taken = [*before, *class_names]
@@ -110,7 +110,7 @@ class StableIds:
         return [name or f"retired-{group}" for group, name in enumerate(names)]
 
     def new_classes(self, class_of_group: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return a mask (num_ids,) of ids whose group has no labeled class; retired ids keep their earlier value."""
+        """Return a mask (num_ids,) of ids that are not labeled classes; retired ids keep their earlier value."""
         new = np.ones(self.num_ids, dtype=bool)
         if self.earlier is not None:
             new[: self.earlier.num_ids] = ~self.earlier.is_class
@@ -118,11 +118,11 @@ class StableIds:
         return new
 
     def arrays(self) -> dict[str, NDArray[np.uint8]]:
-        """Return the mask of retired ids as an array of a result; without an earlier run, return no array."""
+        """Return the mask of retired ids as an array for the result; empty without an earlier run."""
         return {} if self.earlier is None else {"retired": self.retired.astype(np.uint8)}
 
     def params(self) -> dict[str, object]:
-        """Return the origin of the ids, for the parameters of a result; empty without an earlier run."""
+        """Return the origin of the ids for the result's parameters; empty without an earlier run."""
         if self.earlier is None:
             return {}
         source = {"result": self.earlier.result.name, "content_digest": self.earlier.result.content_digest}
@@ -142,12 +142,12 @@ def match_groups(
 ) -> NDArray[np.int64]:
     """Match each later group with the earlier group that it continues.
 
-    A pair may match if ``c / (a + b - c) >= min_overlap``, with c images in both, a in the earlier and b in the later
-    group. Of all one-to-one matchings of such pairs, one with the most images in matched pairs is taken.
+    Two groups may match if their intersection over union is at least ``min_overlap``. Of all one-to-one matchings of
+    such pairs, one that maximizes the number of images in matched pairs is chosen.
 
     Args:
-        counts: (p, q) number of images of each earlier group (row) in each later one (column), of those in both runs.
-        min_overlap: in (0, 1].
+        counts: (p, q) number of images that each earlier group (row) shares with each later one (column).
+        min_overlap: minimum intersection over union, in (0, 1].
         fixed: pairs (earlier, later) that match regardless of their images.
 
     Returns:
@@ -168,10 +168,10 @@ def match_groups(
 
 
 def read_previous_groups(config: PreviousOption, default_result: str) -> Groups | None:
-    """Read the groups of the ``--previous`` store, by default from its result of the same name; ``None`` if not set.
+    """Read the groups of ``--previous``, by default from the result of the same name; ``None`` if it is not set.
 
     Raises:
-        StoreError: store or result cannot be used.
+        StoreError: the store or the result cannot be used.
     """
     if config.previous is None:
         return None
@@ -197,8 +197,8 @@ def assign_stable_ids(
         store: store of the new groups.
         rows: (m,) rows that were grouped.
         group_ids: (m,) int64 in ``[0, k)``.
-        num_groups: k.
-        classes: (k,) labeled class of each group, None for groups without one.
+        num_groups: number of groups, k.
+        classes: (k,) labeled class of each group, None for groups of new classes.
 
     Raises:
         StoreError: no image has a group in both runs.
@@ -213,8 +213,8 @@ def assign_stable_ids(
     if not len(before):
         raise StoreError(
             str(earlier.result.path),
-            f"contains none of the images of {store.path} (matched by the SHA-256 of their files, or by id if there "
-            "are no files)",
+            f"contains none of the images of {store.path} (images are matched by the SHA-256 of their files, or by id "
+            "if there are no files)",
             "Pass a store with mostly the same images, or remove --previous.",
         )
     counts = np.zeros((earlier.num_ids, num_groups), dtype=np.int64)
@@ -225,7 +225,7 @@ def assign_stable_ids(
     fixed = [(place[name], group) for group, name in enumerate(classes or ()) if name in place]
     for group, name in enumerate(classes or ()):
         if name is not None:
-            # a labeled class never continues another class
+            # a labeled class never continues a different class
             counts[[other for other in place.values() if other != place.get(name)], group] = 0
     matched = match_groups(counts, fixed=fixed)
     fresh = matched < 0
@@ -234,7 +234,7 @@ def assign_stable_ids(
     kept = sorted(matched[~fresh].tolist())
     current_progress().message(
         f"{len(kept)} of {num_groups} groups keep their ids from {earlier.result.name} in {earlier.store.path}, based "
-        f"on {len(before)} images in both"
+        f"on {len(before)} shared images"
     )
     return StableIds(lasting, earlier.num_ids + int(fresh.sum()), earlier, len(before), kept)
 
@@ -243,13 +243,13 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
     """Read the groups of images in a result.
 
     Raises:
-        StoreError: the store has no such result, or it does not group rows.
+        StoreError: the result does not exist, or does not group images.
     """
     result = read_result(store, name)
     ids = next((np.asarray(result.arrays[key], dtype=np.int64) for key in _GROUPINGS if key in result.arrays), None)
     if ids is None or not (ids >= 0).any():
         raise StoreError(
-            str(result.path), f"contains {result.kind} ({result.stage}), not groups of images", "Choose another result."
+            str(result.path), f"has {result.kind} (from {result.stage}), not groups of images", "Choose another result."
         )
     names = result.arrays.get("names")
     lengths = [len(result.arrays[key]) for key in ("names", "centroids", "prototypes") if key in result.arrays]
@@ -261,10 +261,10 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
 
 
 def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pair the rows of two stores that contain the same image, as identified by the SHA-256 of its file.
+    """Pair the rows of two stores that contain the same image, identified by the SHA-256 of its file.
 
-    Files with the same bytes in one store are paired by their order: the first with the first of the other store, and
-    so on. Rows of a store without image files, such as imported ones, are paired by their ids.
+    If a store contains identical files, they are paired in order: the first with the first of the other store, and so
+    on. If a store was imported without image files, rows are paired by their ids.
     """
     rows_of: dict[str | bytes, list[int]] = {}
     keys_before, keys_after = _read_image_keys(before, after)

@@ -1,4 +1,4 @@
-"""Predictions for each row of a store, read from a result of answers or groups."""
+"""Read the predictions for each image of a store from a result."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
-"""Meanings of the numbers in ``decisions`` of the result: given = has a label; left out = not in the grouping."""
+"""Names of the values in the result's array ``decisions``; given: has a label; left out: not in the grouping."""
 
 KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 
 @dataclass(frozen=True)
 class StoredPredictions:
-    """Predictions for all n images of a store, read from a result.
+    """Predictions for all n images of a store.
 
     Attributes:
-        labels: n names of classes or groups; the best guess for an unsure row, empty for a row left out.
-        kinds: n words: given, known, new, unsure, or left out.
+        labels: predicted class or group of each image; the best guess if unsure, empty if left out.
+        kinds: one of given, known, new, unsure and left out for each image.
         confidence: (n,) float64 in [0, 1]; NaN where unknown.
-        expected: (n,) float64 in [0, 1], probabilities of being correct, which sum to the expected number of correct
-            ones; ``None`` for groups, and for answers calibrated on labels that the network was trained with.
-        best_classes: n names of the best labeled class; empty where unknown.
+        expected: (n,) float64 in [0, 1], probability that each prediction is correct; its sum is the expected number of
+            correct predictions. ``None`` for groups, and if calibrated on labels that the network was trained on.
+        best_classes: most probable labeled class of each image; empty where unknown.
         best_confidence: (n,) float64 in [0, 1], probability of that class; NaN where unknown.
-        groups: n names of the group that each image is in; empty where unknown.
-        new_chance: (n,) float64 in [0, 1], total probability of the groups without a label; NaN where unknown.
+        groups: group of each image; empty where unknown.
+        new_chance: (n,) float64 in [0, 1], total probability of the new groups; NaN where unknown.
     """
 
     labels: list[str]
@@ -49,9 +49,9 @@ class StoredPredictions:
 
 
 def read_stored_predictions(result: Result, min_confidence: float | None = None) -> StoredPredictions:
-    """Read the predictions in a result with answers or groups; with groups, only labeled rows have a confidence.
+    """Read a result's predictions or groups; with groups, only labeled images have a confidence.
 
-    Below ``min_confidence``, by default the limit that the answers were made with, an answer is unsure.
+    Predictions below ``min_confidence`` are unsure; the default is the limit with which the result was created.
     """
     arrays = result.arrays
     ids, names = _group_ids(result), group_names(result)
@@ -67,7 +67,7 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)
     named = [*names, ""]  # -1: none
     unknown = np.full(len(ids), -1)
-    beside = (
+    details = (
         correctness_probabilities(result),
         [named[group] for group in np.asarray(arrays.get("best_class", unknown)).tolist()],
         np.asarray(arrays.get("best_confidence", np.full(len(ids), np.nan)), dtype=np.float64),
@@ -77,30 +77,27 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
     decided = np.array(arrays["decision_names"])[arrays["decisions"]]
     before = float(result.params["min_confidence"])
     if min_confidence is None or min_confidence == before:
-        return StoredPredictions(labels, decided.tolist(), confidence, *beside)
-    # an answer that was unsure despite its confidence stays unsure, regardless of the requested limit
+        return StoredPredictions(labels, decided.tolist(), confidence, *details)
+    # predictions that were unsure despite high confidence remain unsure
     kept = np.isin(decided, ("given", "left out")) | ((decided == "unsure") & (confidence >= before))
     kinds[confidence < min_confidence] = "unsure"
-    return StoredPredictions(labels, np.where(kept, decided, kinds).tolist(), confidence, *beside)
+    return StoredPredictions(labels, np.where(kept, decided, kinds).tolist(), confidence, *details)
 
 
 def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
-    """Return the probability that each prediction is correct, or ``None`` if the result contains none.
-
-    See ``StoredPredictions.expected``.
-    """
+    """Return the probability that each prediction is correct (see ``StoredPredictions.expected``), if stored."""
     expected = result.arrays.get("expected")
     return None if expected is None else np.asarray(expected, dtype=np.float64)
 
 
 def group_names(result: Result) -> list[str]:
-    """Return the name of each group in a result, or its number if the groups have no names."""
+    """Return the names of the groups in a result, or their numbers if they have no names."""
     count = int(_group_ids(result).max(initial=-1)) + 1
     return list(result.arrays["names"]) if "names" in result.arrays else [str(group) for group in range(count)]
 
 
 def new_groups(result: Result) -> NDArray[np.bool_]:
-    """Return a mask (k,) of the new groups, that is, the groups without a labeled class."""
+    """Return a mask (k,) of the new groups, which are not labeled classes."""
     return np.asarray(result.arrays.get("new_classes", np.ones(len(group_names(result)))), dtype=bool)
 
 
@@ -110,10 +107,10 @@ def _group_ids(result: Result) -> NDArray[np.int64]:
 
 
 def find_group_classes(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the class (k,) int64 of each group in a result, looked up by the group's name; -1 for new groups.
+    """Return the class index (k,) int64 of each group in a result, by name; -1 for new groups.
 
     Raises:
-        StoreError: a group has the name of a class that is not among these.
+        StoreError: a known group has a name that is not among ``class_names``.
     """
     number = {text: label for label, text in enumerate(class_names)}
     classes = np.full(len(result.arrays["names"]), -1, dtype=np.int64)
@@ -121,7 +118,7 @@ def find_group_classes(store: EmbeddingStore, result: Result, class_names: Seque
         if is_new:
             continue
         if text not in number:
-            problem = f"contains a class {text!r} that {store.path} does not have"
+            problem = f"contains the class {text!r}, which {store.path} does not have"
             raise StoreError(result.where, problem, "Recreate the result from this store.")
         classes[group] = number[text]
     return classes

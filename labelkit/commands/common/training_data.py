@@ -1,4 +1,4 @@
-"""Images and usable labels that the data options select."""
+"""Select the images and labels for training according to the data options."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -42,53 +42,53 @@ _AUTO_SHARE = 0.2
 
 
 def has_own_splits(dataset: ImageDataset) -> bool:
-    """Return whether a dataset has splits other than train."""
+    """Return whether a dataset has predefined splits besides train."""
     return not set(dataset.split_names) <= {"train"}
 
 
 def apply_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
-    """Return the dataset split into train and test, with the named images in test."""
+    """Split a dataset into train and test, with the held-out images in test."""
     names = set(held_out)
     splits = np.array([int(name in names) for name in dataset.sample_ids], dtype=np.int16)
     return replace(dataset, splits=splits, split_names=("train", "test"))
 
 
 def _draw_holdout(dataset: ImageDataset, config: DataConfig) -> NDArray[np.int64]:
-    """Draw the rows that ``--holdout`` holds out: a fraction of each class, or every second image."""
+    """Choose the rows held out by ``--holdout``: a random fraction of each class, or every second image."""
     holdout = config.holdout
     assert holdout is not None
     option = f"--holdout {holdout if isinstance(holdout, str) else format(holdout, 'g')}"
     if config.pool_splits and not has_own_splits(dataset):
-        raise ConfigError("--pool-splits", f"{dataset.name} has no splits of its own", "Remove --pool-splits.")
+        raise ConfigError("--pool-splits", f"{dataset.name} has no predefined splits", "Remove --pool-splits.")
     if has_own_splits(dataset) and not config.pool_splits:
         names = ", ".join(dataset.split_names)
-        remedy = "Remove --holdout, or pass --pool-splits to draw from all images."
-        raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", remedy)
+        remedy = "Remove --holdout, or pass --pool-splits to sample from all images."
+        raise ConfigError(option, f"{dataset.name} has predefined splits ({names})", remedy)
     if holdout == "odd":
         rows = np.arange(1, len(dataset), 2)
     else:
         share = _AUTO_SHARE if holdout == "auto" else holdout
         rows = draw_holdout_rows(dataset.labels, share, seed=config.split_seed)
     if len(rows) == 0:
-        problem = "no image is held out, since each class keeps at least one image for training"
+        problem = "no image can be held out, since each class must keep at least one image for training"
         raise ConfigError(option, problem, "Use a dataset with more images.")
     return rows
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Images that a command works on, and the labels that it may use.
+    """Images for training, and the labels that may be used.
 
     Attributes:
-        dataset: the chosen images; row i of the other fields is its image i.
-        split: the labels that may be used.
+        dataset: the selected n images.
+        split: selection of usable labels.
         labels: (n,) int64 training labels, -1 = unlabeled; old classes first.
         listing: all images of the dataset, with their splits; ``None`` if unknown.
-        held_out: names of the images that ``--holdout`` or ``--holdout-classes`` set apart.
-        replaces_splits: whether these are test and the others train, regardless of the splits of the dataset.
-        num_objects: number of images of one object, which come first; the others are scenes; ``None`` = all.
-        objects_digest: digest of the listing of the images of one object; empty if it is that of ``dataset``.
-        rows: the store, if training uses its rows instead of images.
+        held_out: names of the images held out by ``--holdout`` or ``--holdout-classes``.
+        replaces_splits: whether the held-out images are the only test images, regardless of the dataset's own splits.
+        num_objects: number of object-centric images, which come first, before scenes; ``None`` = all.
+        objects_digest: digest of the dataset of object-centric images; empty if it is that of ``dataset``.
+        rows: the store, if training uses its embeddings instead of images.
     """
 
     dataset: ImageDataset
@@ -102,7 +102,7 @@ class PreparedData:
     rows: EmbeddingDataset | None = None
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of images, labels and classes."""
+        """Return the numbers of images, labeled and unlabeled images, and old and new classes."""
         return {
             "images": len(self.labels),
             "labeled": int((self.labels >= 0).sum()),
@@ -112,7 +112,7 @@ class PreparedData:
         }
 
     def describe(self) -> str:
-        """Describe the numbers of images, labels and classes in words."""
+        """Return a one-line summary of the numbers of images, labels and classes."""
         counts = self.counts()
         return (
             f"{counts['images']:,} images, {counts['labeled']:,} labeled; "
@@ -120,7 +120,7 @@ class PreparedData:
         )
 
     def info(self, image_size: int) -> DataInfo:
-        """Return the dataset information that a method may use, without the true labels of unlabeled images."""
+        """Return the dataset properties that a method may use, without the true labels of unlabeled images."""
         known_in_all = len(self.split.class_order)
         open_ended = self.split.kind == "given" and bool((self.dataset.labels < 0).any())
         return DataInfo(
@@ -141,7 +141,7 @@ class PreparedData:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a run saves about its training data: the dataset and the ids of the labeled samples."""
+        """Return a JSON record of the training data for a run: the dataset and the ids of the labeled samples."""
         return {
             "dataset": self.dataset.name,
             "dataset_digest": self.dataset.digest(),
@@ -155,10 +155,10 @@ class PreparedData:
 
 
 def list_dataset(config: DataConfig) -> ImageDataset:
-    """List the dataset given by ``--dataset``, with labels from ``--label-column`` unless ``--labels`` is given.
+    """List the images of ``--dataset``, with labels from ``--label-column`` unless ``--labels`` is passed.
 
     Raises:
-        DatasetError: it cannot be listed.
+        DatasetError: the dataset cannot be listed.
     """
     column = getattr(config, "label_column", None) if _labels_file(config) is None else None
     return load_dataset(
@@ -172,13 +172,13 @@ def list_dataset(config: DataConfig) -> ImageDataset:
 
 
 def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> tuple[ImageDataset, tuple[str, ...]]:
-    """List the dataset with holdout options applied; return it and the names of the held-out images.
+    """List the dataset and apply the holdout options; return the dataset and the names of the held-out images.
 
     Raises:
-        DatasetError: it cannot be listed.
-        ConfigError: a column is named, but no file; or labels of a file, and a draw of labels.
-        ConfigError: ``--holdout`` for a set whose own splits are not pooled, or with so few images that none would be
-            held out; ``--holdout-classes`` with an unknown class, or with all classes.
+        DatasetError: the dataset cannot be listed.
+        ConfigError: ``--label-column`` is passed without a file, or ``--labels`` together with sampling of labels;
+            ``--holdout`` for a dataset with predefined splits that are not pooled, or with too few images;
+            ``--holdout-classes`` with an unknown class, or with all classes.
     """
     labels, column = _labels_file(config), getattr(config, "label_column", None)
     if stored is not None and labels is None and column is not None:
@@ -200,7 +200,7 @@ def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> 
 
 def _replace_labels(config: DataConfig, dataset: ImageDataset, labels: Path, column: str | None) -> ImageDataset:
     if config.label_split not in ("auto", "given", "none"):
-        problem = f"draws labels, but {labels} already provides them"
+        problem = f"samples labels, but {labels} already specifies them"
         raise ConfigError(f"--label-split {config.label_split}", problem, "Remove --label-split or --labels.")
     own: Literal["drop", "hide", "keep"] = "keep"
     if config.label_split == "none" or (config.label_split == "auto" and config.dataset in DATASETS):
@@ -209,13 +209,13 @@ def _replace_labels(config: DataConfig, dataset: ImageDataset, labels: Path, col
         own = "drop"
         if dataset.given.any():
             current_progress().message(
-                f"labels from {labels}; folder names are not used as classes (to use both: --label-split given)"
+                f"labels are read from {labels}, not from folder names (to use both, pass --label-split given)"
             )
     return override_listing_labels(dataset, labels, column, own=own)
 
 
 def _choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
-    """Return the rows of a split, given by name or as ``all`` or ``auto`` (train if it exists, otherwise all)."""
+    """Return the rows of a split: a name, ``all``, or ``auto`` (train if it exists, otherwise all)."""
     if split == "all" or (split == "auto" and "train" not in dataset.split_names):
         return np.arange(len(dataset.sample_ids), dtype=np.int64)
     with _raise_as_option_error("--split"):
@@ -224,17 +224,17 @@ def _choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
         counts = Counter(dataset.split_names[i] if i >= 0 else "no split" for i in np.delete(dataset.splits, rows))
         left = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
         current_progress().message(
-            f"--split auto uses train, {len(rows):,} of {len(dataset):,} images, and leaves out {left} (to use "
-            "all: --split all)"
+            f"--split auto uses the {len(rows):,} of {len(dataset):,} images in train, but not {left} (to use all, "
+            "pass --split all)"
         )
     return rows
 
 
 def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
-    """Choose the images that ``--split`` and ``--max-per-class`` select.
+    """Return the images selected by ``--split`` and ``--max-per-class``.
 
     Raises:
-        ConfigError: no such split.
+        ConfigError: the split does not exist.
     """
     return _limit_per_class(config, dataset.select(_choose_split_rows(dataset, config.split)))
 
@@ -245,18 +245,18 @@ def _limit_per_class(config: DataConfig, images: ImageDataset) -> ImageDataset:
     return images.select(select_first_per_class(images.labels, images.splits, config.max_per_class))
 
 
-def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
-    """Warn once per reason about images that lose their content when decoded."""
+def warn_about_blank_images(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
+    """Warn, once per reason, about images whose content is lost in decoding."""
     for reason, count in Counter(lost.values()).items():
         first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
         current_progress().warning(f"{count:,} of {len(dataset):,} images look almost blank (first: {first}): {reason}")
 
 
 def prepare_data(config: DataConfig) -> PreparedData:
-    """Prepare the images and usable labels that the data options select.
+    """Prepare the images and labels selected by the data options.
 
     Raises:
-        DatasetError, ConfigError: data or options cannot be used.
+        DatasetError, ConfigError: the data or the options cannot be used.
     """
     scene_config = config.scene_config()
     if scene_config is None:
@@ -264,7 +264,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
     if not config.uses_object_images:
         return replace(_prepare_single(scene_config), num_objects=0)
     objects, scenes = _prepare_single(config), choose_images(scene_config, read_listing(scene_config)[0])
-    # images of one object with their labels, then scenes, whose labels are not used
+    # object-centric images with their labels, then scenes, whose labels are not used
     return replace(
         objects,
         dataset=join_datasets(objects.dataset, scenes),
@@ -276,12 +276,12 @@ def prepare_data(config: DataConfig) -> PreparedData:
 
 
 def _prepare_single(config: DataConfig) -> PreparedData:
-    """Prepare the rows of a store if the options name one, otherwise the images of the dataset."""
+    """Prepare the embeddings of ``--index``, if passed, otherwise the images of ``--dataset``."""
     stored = None
     if isinstance(config, EmbeddingInputOptions) and config.index is not None:
         stored = EmbeddingDataset.from_store(config.index, views=config.row_views)
         if stored.views is not None and (changed := config.overridden_option()):
-            problem = f"has no effect, since {config.index} contains stored views"
+            problem = f"has no effect, since {config.index} contains embeddings of augmented views"
             raise ConfigError(flag(changed), problem, "Pass --row-views off, or remove this option.")
     return prepare_listing(config, *read_listing(config, stored), stored)
 
@@ -289,14 +289,14 @@ def _prepare_single(config: DataConfig) -> PreparedData:
 def prepare_listing(
     config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: EmbeddingDataset | None = None
 ) -> PreparedData:
-    """Choose the images and usable labels of a dataset that is already split.
+    """Choose the images and usable labels of a listed dataset, after the holdout options have been applied.
 
     Raises:
-        DatasetError, ConfigError: data or options cannot be used.
+        DatasetError, ConfigError: the data or the options cannot be used.
     """
     dataset = choose_images(config, listing)
     if len(dataset.sample_ids) == 0:
-        raise DatasetError(config.dataset, f"split {config.split} has no images", "Pass a different value for --split.")
+        raise DatasetError(config.dataset, f"split {config.split} has no images", "Choose another --split.")
     if config.imbalance_factor is not None:
         with _raise_as_option_error(f"--imbalance-factor {config.imbalance_factor:g}"):
             classes = _classes_of(dataset, dataset.given)
@@ -306,14 +306,14 @@ def prepare_listing(
     of_folders = config.label_split == "auto" and _labels_file(config) is None and _is_own_folder(config)
     if of_folders and split.labeled.any():
         names = len(np.unique(dataset.labels[split.labeled]))
-        current_progress().message(f"labels from folder names: {names} classes (to ignore: --label-split none)")
+        current_progress().message(f"{names} classes from folder names (to ignore them, pass --label-split none)")
     labels = split.training_labels(dataset.labels)
     replaces_splits = config.holdout_classes is not None or config.pool_splits
     return PreparedData(dataset, split, labels, listing, held_out, replaces_splits, rows=stored)
 
 
 def choose_eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:
-    """Return the images of the evaluation split, limited by ``--max-per-class``; ``None`` if none has a label.
+    """Return the images of the evaluation split, limited by ``--max-per-class``; ``None`` if none are labeled.
 
     Raises:
         ConfigError: the split does not exist, is used for training, or has no labels.
@@ -333,7 +333,7 @@ def choose_eval_images(config: RunConfig, prepared: PreparedData) -> ImageDatase
         wanted = found[0]
     elif trained in ("auto", "all", wanted):
         problem = f"{wanted} is used for training"
-        raise ConfigError("--eval-split", problem, "Pass a different --eval-split, or pass --split or --holdout.")
+        raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --split or --holdout.")
     with _raise_as_option_error("--eval-split"):
         rows = listing.in_split(wanted)
     images = _limit_per_class(config, listing.select(rows))
@@ -341,12 +341,12 @@ def choose_eval_images(config: RunConfig, prepared: PreparedData) -> ImageDatase
         if config.evaluation_split == "auto":
             return None
         problem = f"no image of {wanted} has a label"
-        raise ConfigError("--eval-split", problem, "Pass a different --eval-split, or pass --eval-split none.")
+        raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --eval-split none.")
     return images
 
 
 def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
-    """Choose the labels that training may use, according to ``--label-split``.
+    """Select the labels for training according to ``--label-split``.
 
     Raises:
         ConfigError: options contradict each other, or request more labels than exist.
@@ -354,12 +354,12 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
     """
     given = dataset.given
     if "train" in dataset.split_names:
-        # labels of test images are for testing, even when train and test are embedded together
+        # labels of test images are reserved for testing, even if train and test are embedded together
         in_training = np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
         outside = int((given & ~in_training).sum())
         if outside and _labels_file(config) is not None:
             current_progress().message(
-                f"{outside:,} labels of images outside the train split are reserved for testing and not used"
+                f"{outside:,} labels of images outside the train split are not used, but reserved for testing"
             )
         given = given & in_training
     kind, classes = _resolve_label_split(config, dataset), _classes_of(dataset, given)
@@ -370,8 +370,8 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
     if classes.count == 0:
         raise DatasetError(
             config.dataset,
-            "has no labels to choose from (it is a folder without class folders, or a CSV without labels)",
-            "Pass a folder of class folders or a CSV with some labels.",
+            "has no labels (it is a folder without class folders, or a CSV without labels)",
+            "Pass a folder with one subfolder per class, or a CSV with labels.",
         )
     if kind == "gcd":
         return _choose_old_classes(config, dataset, classes)
@@ -389,9 +389,9 @@ def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> ClassLabels:
 
 
 def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
-    """Reject options of another kind, and resolve ``auto``.
+    """Resolve ``auto``, and reject options of other label splits.
 
-    That is the rule whose options are given; all labels of a user's own data; a draw in registered datasets.
+    ``auto``: the split whose options are passed, else all labels of own data, or a registered dataset's standard split.
     """
     kind: str = config.label_split
     has_class_options = config.num_old_classes is not None or config.old_classes is not None
@@ -422,7 +422,7 @@ def _is_own_folder(config: DataConfig) -> bool:
 
 
 def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: ClassLabels) -> LabelSplit:
-    """Label some images of the old classes, which are those of the benchmark if there is one."""
+    """Label some images of the old classes, by default those of the published benchmark."""
     old_classes, new_classes = _old_and_new_classes(config, dataset)
     option = "--old-classes" if config.old_classes is not None else "--label-split gcd"
     with _raise_as_option_error(option if config.num_old_classes is None else "--num-old-classes"):
@@ -436,7 +436,7 @@ def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Clas
             draw_order=dataset.draw_order,
         )
     if config.old_classes is None and old_classes is None and _is_own_folder(config):
-        # the class order of a benchmark is published; that of folder names may be arbitrary
+        # the class order of folder names may be arbitrary, unlike that of a benchmark
         first, last = (dataset.class_names[split.old_classes[at]] for at in (0, -1))
         count = f"{len(split.old_classes)} of {classes.count}"
         note = f"the old classes are the first {count} classes in name order, {first} to {last}"
@@ -447,7 +447,7 @@ def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Clas
 def _old_and_new_classes(
     config: DataConfig, dataset: ImageDataset
 ) -> tuple[Sequence[int] | None, Sequence[int] | None]:
-    """Return old and new classes in training order; ``None`` where the class order decides."""
+    """Return the old and new classes in training order; ``None``: in the dataset's class order."""
     if config.old_classes is not None:
         return parse_old_classes(config.old_classes, dataset.class_names), None
     spec, num_classes, num_old = DATASETS.get(config.dataset), len(dataset.class_names), config.num_old_classes
@@ -467,7 +467,7 @@ def parse_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple
     """Return the sorted indices of the classes given by ``--old-classes``.
 
     Raises:
-        ConfigError: a word names no class, or a file cannot be read.
+        ConfigError: a class is unknown, or a file cannot be read.
     """
     with _raise_as_option_error("--old-classes"):
         return resolve_classes(read_class_words(words, class_names), class_names)
@@ -475,7 +475,7 @@ def parse_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple
 
 @contextmanager
 def _raise_as_option_error(option: str) -> Iterator[None]:
-    """Turn a ``DatasetError`` about a split into a ``ConfigError`` about the option that requests it."""
+    """Convert a ``DatasetError`` about a split to a ``ConfigError`` about the option that caused it."""
     try:
         yield
     except DatasetError as error:
@@ -483,11 +483,11 @@ def _raise_as_option_error(option: str) -> Iterator[None]:
 
 
 def restore_info(saved: Mapping[str, Any]) -> DataInfo:
-    """Restore a method's ``DataInfo`` from ``split.json``, with as many placeholder labels as there were labels."""
+    """Restore a method's ``DataInfo`` from ``split.json``, with placeholders for the labels."""
     facts = dict(saved["info"])
     num_labeled = len(saved["split"]["labeled"])
     labels = np.full(facts["num_samples"], -1, dtype=np.int64)
-    # as many labels as there were, with some of each class
+    # the same number of labels, evenly divided among the classes
     labels[:num_labeled] = np.arange(num_labeled) % max(1, facts["num_old_classes"])
     return DataInfo(
         **{key: facts[key] for key in facts if key not in ("class_order", "class_names")},
@@ -498,5 +498,5 @@ def restore_info(saved: Mapping[str, Any]) -> DataInfo:
 
 
 def serialize_data_info(info: DataInfo) -> dict[str, Any]:
-    """Return the part of ``DataInfo`` that a run saves."""
+    """Return the fields of ``DataInfo`` that a run saves."""
     return {key: value for key, value in asdict(info).items() if key not in ("labels", "row_center")}

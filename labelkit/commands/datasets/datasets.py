@@ -16,14 +16,14 @@ from labelkit.progress import current_progress
 
 @dataclass(frozen=True)
 class Inventory:
-    """Contents of a dataset as found on disk, compared with the published numbers.
+    """Contents of a dataset on disk, compared with the published counts.
 
     Attributes:
-        state: ``whole`` if every count is the published one, ``absent`` if nothing was found.
-        folder: the set's folder, if it has one and can be listed.
-        found: images of each split, and ``classes``, ``mask_classes``, ``object_classes``; empty if the set cannot be
-            listed.
-        fault: the problem and its remedy; ``None`` for a whole set.
+        state: ``whole`` if all counts are as published, ``absent`` if nothing was found, else ``incomplete``.
+        folder: folder of the dataset, if it has one and can be listed.
+        found: number of images per split, and of ``classes``, ``mask_classes`` and ``object_classes``; empty if the
+            dataset cannot be listed.
+        fault: problem with its remedy; ``None`` if the dataset is complete.
     """
 
     state: Literal["whole", "incomplete", "absent"]
@@ -33,10 +33,9 @@ class Inventory:
 
 
 def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
-    """Count the images and classes of a dataset, and compare them with the published numbers.
+    """Count the images and classes of a dataset, and compare them with the published counts.
 
-    A set that agrees with its own lists but not with the published figures can still be read, but is
-    ``incomplete`` here.
+    A dataset that is consistent but differs from the published counts can be used, but is ``incomplete`` here.
     """
     try:
         dataset = spec.load(data_root)
@@ -61,19 +60,19 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
 
 
 def _list_class_counts(spec: DatasetSpec) -> dict[str, tuple[str, int]]:
-    """Return the name and the published number of each kind of classes."""
+    """Return the description and published number of each type of classes."""
     return {
         "classes": ("classes", spec.num_classes),
-        "mask_classes": ("classes of pixels", spec.num_mask_classes),
-        "object_classes": ("classes of objects", spec.num_object_classes),
+        "mask_classes": ("mask classes", spec.num_mask_classes),
+        "object_classes": ("object classes", spec.num_object_classes),
     }
 
 
 def survey_datasets(config: DatasetsConfig) -> SimpleResult:
-    """List the registered datasets and the contents found for each, without decoding images.
+    """List the registered datasets and their contents on disk, without decoding images.
 
     Raises:
-        ConfigError: there is no dataset of this name.
+        ConfigError: there is no dataset with this name.
     """
     if config.dataset is not None and config.dataset not in DATASETS:
         raise ConfigError("--dataset", f"unknown dataset {config.dataset!r}", f"Choose one of: {', '.join(DATASETS)}.")
@@ -154,7 +153,7 @@ def _build_detail_table(spec: DatasetSpec, inventory: Inventory) -> Table:
         *((f"{split} images", str(count), inventory.found.get(split)) for split, count in spec.num_images.items()),
         *((what, expected, inventory.found.get(key)) for key, (what, expected) in _list_class_counts(spec).items()),
         ("folder", spec.layout, inventory.folder),
-        ("what it is", None, spec.summary),
+        ("description", None, spec.summary),
         ("for", None, spec.purpose),
         ("source", None, spec.source_url),
         ("license", None, spec.license),

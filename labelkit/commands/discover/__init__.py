@@ -1,1 +1,1 @@
-"""``discover``: name old and new classes among unlabeled images, estimate their number, and report confidences."""
+"""``discover``: find known and new classes among unlabeled images, estimate their number, and report confidences."""

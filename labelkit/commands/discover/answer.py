@@ -1,7 +1,8 @@
-"""Answer for every unlabeled image: known class, new group, or unsure, with a calibrated confidence.
+"""Predict a known class, a new group or "unsure" for every unlabeled image, with a calibrated confidence.
 
-A classifier distinguishes the labeled classes, other images go to groups, and both kinds of shares flow between near
-images (``few_label_classifier``). The confidence is calibrated on labels that the answers did not use (``calibrate``).
+A classifier scores the labeled classes, clustering assigns the other images to groups, and both kinds of scores are
+propagated between neighboring images (``few_label_classifier``). Confidence is calibrated on held-out labels
+(``calibrate``).
 """
 
 from collections.abc import Sequence
@@ -44,26 +45,27 @@ COLUMNS = (
     *("path", "label_or_group", "kind", "confidence", "margin", "runner_up"),
     *("best_class", "best_confidence", "group", "new_chance"),
 )
-"""Columns of the table: the answer, the runner-up, the best labeled class, and the group that the image is in."""
+"""CSV columns: the prediction, the runner-up, the best labeled class, and the image's group before classification."""
 
 _FEW_LABELS = 10
 _NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result")
 
 _MAX_NEW = 0.95
-"""Maximum share of the images that is assumed to be of new classes where fewer are predicted to be."""
+"""Upper limit on the fraction of images assumed to belong to new classes, unless a larger fraction is predicted to."""
 
 
 @dataclass(frozen=True)
-class _Answers:
-    """Predictions for n rows, and the evidence behind them.
+class _Predictions:
+    """Predictions for n images, with their calibration.
 
     Attributes:
-        found: predictions and confidences of the n rows.
-        expected: (n,) float64 in [0, 1], probabilities of being correct, which sum to the expected number of these.
-        calibration: calibration on hidden or given labels.
-        calibration_rows: (n,) bool, rows whose given label the calibration used.
-        new_share: share of the unlabeled rows that is assumed to be of new classes.
-        rule: rule that predicts other images; its shares are those of the rows that were predicted jointly.
+        found: predictions and confidences of the n images.
+        expected: (n,) float64 in [0, 1], probability that each prediction is correct; its sum is the expected number
+            of correct predictions.
+        calibration: calibration on held-out labels or on ``--calibration-labels``.
+        calibration_rows: (n,) bool, images whose ``--calibration-labels`` were used.
+        new_share: fraction of the unlabeled images assumed to belong to new classes.
+        rule: rule for predicting further images from the jointly predicted ones.
     """
 
     found: Confidences
@@ -74,12 +76,12 @@ class _Answers:
     rule: AnswerRule
 
 
-def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
+def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
     """Predict a known class, a new group or ``unsure`` for every unlabeled image; write a result and a CSV table.
 
     Raises:
         StoreError: the store or the grouping cannot be used.
-        DatasetError: there are no labels to calibrate with.
+        DatasetError: there are no labels for calibration.
         ConfigError: files would be overwritten.
     """
     check_cluster(config.ray_address)
@@ -93,8 +95,8 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     grouping, given, rows = read.grouping, read.given, read.rows
     unlabeled = given.labels < 0
     if not unlabeled.any():
-        problem = "every grouped image has a label, so there is nothing to predict"
-        raise StoreError(str(store.path), problem, "Also embed images without labels.")
+        problem = "every grouped image already has a label, so there is nothing to predict"
+        raise StoreError(str(store.path), problem, "Embed unlabeled images as well.")
     weights = None
     if config.previous is not None:
         weights = compute_label_weights(store, rows, given, config.previous, config.previous_result or "answer")
@@ -105,9 +107,9 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     decisions = np.where(sure, np.where(grouping.class_of_group[found.named] < 0, NEW, KNOWN), UNSURE)
     decisions[copies] = KNOWN
     decisions[~unlabeled] = GIVEN
-    # labels given for calibration exclude those that the network was trained with
+    # --calibration-labels are used only for images that the network was not trained on
     saw = "no" if config.calibration_labels is not None else network_saw_labels(store, rows, given.labels)
-    _say(answers, saw, found.confidence[unlabeled], decisions[unlabeled])
+    _warn_of_limitations(answers, saw, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
     summary = _summary(config, answers, saw)
     expected = None if saw == "yes" or not has_evidence else float(answers.expected[unlabeled].mean())
@@ -155,12 +157,8 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
 
 def _answer_all(
     config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows, weights: NDArray[np.float64] | None
-) -> _Answers:
-    """Predict all rows: some jointly, and the others from these, block by block.
-
-    Raises:
-        DatasetError: there are no labels to calibrate with.
-    """
+) -> _Predictions:
+    """Predict a subset of the rows jointly, then the others from this subset, block by block."""
     places = read.places
     given = replace(read.given, labels=read.given.labels[places], truth=read.given.truth[places])
     answers = _answer(config, store, read.grouping, given, None if weights is None else weights[places])
@@ -168,11 +166,11 @@ def _answer_all(
     if not len(others):
         return answers
     progress = current_progress()
-    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, the others like new images")
+    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, the others from these")
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
-        progress.warning(f"only {used:,} of {known:,} labels are used")
-    # these features and those of the grouping are already square roots
+        progress.warning(f"only {used:,} of {known:,} labels are used, to limit time and memory")
+    # square roots of these features and of those of the grouping have already been taken
     rule = replace(answers.rule, square_roots=False)
     source = stored_rows(store, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)
     numbers = store.dim + 8 * len(rule.class_of_group)
@@ -191,8 +189,10 @@ def _answer_all(
     )
 
 
-def _label_copies(store: EmbeddingStore, read: GroupedRows, answers: _Answers) -> tuple[_Answers, NDArray[np.bool_]]:
-    """Copy labels to images with an identical labeled file; return the predictions, and a mask (n,) of these images."""
+def _label_copies(
+    store: EmbeddingStore, read: GroupedRows, answers: _Predictions
+) -> tuple[_Predictions, NDArray[np.bool_]]:
+    """Assign its label to every exact copy of a labeled file; return the predictions and a mask (n,) of the copies."""
     labels, copies = read.given.labels, np.zeros(len(read.rows), dtype=bool)
     if not store.has_images:
         return answers, copies
@@ -204,7 +204,7 @@ def _label_copies(store: EmbeddingStore, read: GroupedRows, answers: _Answers) -
     group = np.full(len(labels), -1)
     for place in np.flatnonzero((labels < 0) & np.isin(starts, starts[labels >= 0])):
         given = labels_of.get(digests[place].tobytes(), set())
-        if len(given) == 1:  # two labels for one file say nothing
+        if len(given) == 1:  # conflicting labels of one file are ignored
             group[place] = np.flatnonzero(read.grouping.class_of_group == min(given))[0]
     copies = group >= 0
     found = answers.found
@@ -217,7 +217,7 @@ def _label_copies(store: EmbeddingStore, read: GroupedRows, answers: _Answers) -
 def _predict(
     rule: AnswerRule, stored: NDArray[np.float32], likeliest: float, numbers_per_row: int, rows: StoredRows
 ) -> tuple[NDArray[Any], ...]:
-    """Predict rows from other rows; return the columns of confidences, and the probability (m,) of being correct."""
+    """Predict rows from stored rows; return the fields of ``Confidences`` and the correctness probabilities (m,)."""
     assert rule.temperature is not None
     parts, expected = [], []
     for block in blocks(len(rows), numbers_per_row):
@@ -233,18 +233,14 @@ def _answer(
     grouping: Grouping,
     given: UsableLabels,
     weights: NDArray[np.float64] | None,
-) -> _Answers:
-    """Predict the rows of a grouping jointly, and calibrate on labels that the predictions do not use.
-
-    Raises:
-        DatasetError: there are no labels to calibrate with.
-    """
+) -> _Predictions:
+    """Predict the rows of a grouping jointly, and calibrate on labels that the predictions do not use."""
     labels, unlabeled = given.labels, given.labels < 0
     if unlabeled.all() and config.calibration_labels is None:
         raise DatasetError(
             given.where,
-            "has no usable labels, and confidence cannot be calibrated without labels",
-            "Embed a dataset with labels, or pass some with --labels or --calibration-labels FILE.",
+            "has no usable labels, so confidence cannot be calibrated",
+            "Embed a dataset with labels, or pass --labels FILE or --calibration-labels FILE.",
         )
     judge = RefittableClassifier(grouping.features, labels, weights)
     class_of_group = grouping.class_of_group
@@ -274,15 +270,14 @@ def _answer(
     rule = replace(
         rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperature=calibration.cautious
     )
-    return _Answers(found, expected, calibration, calibration_rows, new_share, rule)
+    return _Predictions(found, expected, calibration, calibration_rows, new_share, rule)
 
 
 def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    """Estimate the fraction of the unlabeled rows that belong to new classes.
+    """Estimate the fraction of unlabeled rows that belong to new classes.
 
-    It is the larger of two estimates: the share of rows predicted as a new group, and the share estimated with the
-    groups or, if the number of classes was set, the share that the new groups would have if all groups were equally
-    large.
+    Returns the larger of two estimates: the fraction predicted as new, and the fraction estimated when the groups were
+    formed or, if the user set the number of classes, the fraction in new groups if all groups were equally large.
     """
     unlabeled, is_new = labels < 0, grouping.class_of_group < 0
     named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
@@ -300,10 +295,10 @@ def _given_labels(
     unlabeled: NDArray[np.bool_],
     class_names: Sequence[str],
 ) -> NDArray[np.int64]:
-    """Return labels of a file or result for the rows of a grouping, -1 = none; unknown classes get further numbers.
+    """Return the labels in a file or result for the rows of a grouping, -1 = none; further classes get new numbers.
 
     Raises:
-        DatasetError: images are not in the store, or training may have used the labels of all.
+        DatasetError: images are not in the store, or all labeled images may have been used for training.
     """
     given = choose_usable_labels(path, store, grouping.rows, own_labels=False)
     number = {text: label for label, text in enumerate(class_names)}
@@ -313,38 +308,40 @@ def _given_labels(
     labels[fresh] = numbers[given.labels[fresh]]
     trained = int((given.labeled & ~fresh).sum())
     if trained:
-        current_progress().warning(f"{path}: {trained} images are left out, since training may have used their labels")
+        current_progress().warning(f"{path}: {trained} images are ignored, since training may have used their labels")
     if not fresh.any():
         problem = "all labeled images in this file may have been used for training"
-        raise DatasetError(str(path), problem, "Add labels of images that were not used for training.")
+        raise DatasetError(str(path), problem, "Add labels for images that were not used for training.")
     return labels
 
 
-def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions: NDArray[np.int64]) -> None:
+def _warn_of_limitations(
+    answers: _Predictions, saw: str, confidence: NDArray[np.float64], decisions: NDArray[np.int64]
+) -> None:
     """Warn about limitations that the reported numbers do not show."""
     progress = current_progress()
     if saw == "yes":
         progress.warning(
-            "the network was trained with the labels that are hidden here, so their images look easier than others: "
+            "the network was trained on the labels held out for calibration, so these images are easier than others: "
             "confidences are likely too high, and the number of correct predictions cannot be estimated. Label a "
-            "few other images and pass --calibration-labels FILE"
+            "few other images and pass them as --calibration-labels FILE"
         )
     num_labels = answers.calibration.evidence.num_labels
     if not num_labels:
         progress.warning(
-            "no class has two labels, so no confidence can be checked and every image is unsure. Label a second image "
-            "of some classes"
+            "no class has two labels, so confidence cannot be calibrated and every image is unsure. Label a second "
+            "image of some classes"
         )
     elif num_labels < _FEW_LABELS:
-        progress.warning(f"confidences are imprecise, since they are calibrated on only {num_labels} labels")
+        progress.warning(f"confidences are imprecise: only {num_labels} labels were available for calibration")
     if num_labels and (decisions == UNSURE).all():
         progress.warning(
-            f"every image is unsure; the largest confidence is {confidence.max():.2f}: label more images, or lower "
+            f"every image is unsure (the highest confidence is {confidence.max():.2f}). Label more images, or lower "
             "--min-confidence"
         )
 
 
-def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[str, object]:
+def _summary(config: DiscoverAnswerConfig, answers: _Predictions, saw: str) -> dict[str, object]:
     calibration, evidence = answers.calibration, answers.calibration.evidence
     source = "labels given for unlabeled images"
     if config.calibration_labels is None:
@@ -369,7 +366,7 @@ def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[
 
 
 def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, decisions: NDArray[np.int64]) -> bytes:
-    """Return the table for people, as CSV; an unsure image keeps its best guess."""
+    """Return the predictions as CSV; for an unsure image, the table shows the best guess."""
     names = [*read.grouping.names, ""]  # -1: none
     lines = (
         [
@@ -390,9 +387,9 @@ def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, deci
 
 
 def _arrays(
-    store: EmbeddingStore, read: GroupedRows, answers: _Answers, decisions: NDArray[np.int64]
+    store: EmbeddingStore, read: GroupedRows, answers: _Predictions, decisions: NDArray[np.int64]
 ) -> dict[str, NDArray[np.generic] | list[str]]:
-    """Return the columns of the result; a labeled row belongs to the group of its class, with certainty."""
+    """Return the arrays of the result; a labeled image is in the group of its class, with confidence 1."""
     rows, grouping = read.rows, read.grouping
 
     def full(values: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[np.generic]:

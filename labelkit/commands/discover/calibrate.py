@@ -1,20 +1,20 @@
-"""Calibration of answers: a temperature, fitted to labels that the answers did not use.
+"""Calibrate predictions by fitting a softmax temperature to labels that the predictions did not use.
 
-The confidence of an answer is the softmax of the logarithms of its shares, at one temperature: about twenty labels
-support no more, and with a second one for new groups, confidences were worse. It is fitted to rows whose answer is
-known:
-    - labels hidden: answers are made again, five times, without a third of the labels of each class and, where
-      there may be new classes, without a fifth of the classes. A row of a hidden class is correct if the other rows
-      agree that its new group is that of its class; without new groups, it never is.
-      The best temperature falls as labels are added, on six sets as 1 + 1 / m for 1 to 10 labels in a class; so it is
-      rescaled from the number of labels in a round to that of all labels.
-    - labels given: the answers themselves are compared with labels that no step has used.
+The confidence of a prediction is the softmax of its log scores, with one temperature for all: twenty or so labels do
+not support more parameters, and a second temperature for new groups made confidences worse. The temperature is fitted
+to rows whose class is known:
+    - held-out labels: prediction is repeated five times without a third of the labels of each class and, if there may
+      be new classes, without any labels of a fifth of the classes. A row of a held-out class counts as correct if its
+      new group agrees with that of the other rows of its class; it never does if there are no new groups.
+      The best temperature falls as labels are added (on six datasets as 1 + 1 / m, with 1 to 10 labels per class), so
+      it is rescaled from the number of labels in a round to the number of all labels.
+    - ``--calibration-labels``: the predictions themselves are compared with labels that no step has used.
 
-If no class has two labels, nothing can be hidden: confidences use a typical temperature for one label per class, and
-are not checked.
+If no class has two labels, none can be held out: a typical temperature for one label per class is used, and the
+confidences are not verified.
 
-Hidden labels are held out from groups, classifier and spreading, but not from a network that was trained with them, and
-not from the number of groups.
+The groups, the classifier and the propagation do not see held-out labels. A network that was trained with these labels
+has seen them, and the number of groups also depends on them.
 """
 
 from dataclasses import dataclass
@@ -46,26 +46,26 @@ Ints = NDArray[np.int64]
 _ROUNDS: Final = 5
 _HIDDEN_LABELS: Final = 0.3
 _HIDDEN_CLASSES: Final = 0.2
-#: Number of principal directions that rounds use for their groups; this takes a tenth of the time of 1,280 dimensions.
+#: Number of principal components for clustering in each round; ten times as fast as with 1,280 dimensions.
 _DIRECTIONS: Final = 128
-#: Number of standard errors by which the temperature is raised for caution.
+#: Number of standard errors by which the temperature is raised, to avoid overconfidence.
 _CAUTION: Final = 0.5
-#: Temperature with one label in each class, chosen cautiously above the mean: on six sets with 4 to 81 classes and 600
-#: to 3,000 images, the best temperatures were 0.4 to 2.8, with a mean of 1.1.
+#: Temperature with one label per class, conservatively above the mean: on six datasets with 4 to 81 classes and 600 to
+#: 3,000 images, the best temperatures were 0.4 to 2.8, with a mean of 1.1.
 _USUAL: Final = 1.5
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Rows with known labels, and predictions for these rows that were made without using their labels.
+    """Predictions for rows with known labels that were not used for these predictions.
 
     Attributes:
-        scores: (m, k) float64, logarithms of the shares.
-        correct: (m,) float64 in [0, 1], 1 = correct, 0 = wrong; between: the other rows leave it undecided.
-        of_new: (m,) whether no group has the class of the row.
-        weights: (m,) float64, sum to ``num_labels``, or to less where some labels count less.
-        num_labels: distinct labels behind the rows.
-        more_labels: factor of the temperature when no label is hidden, in (0, 1].
+        scores: (m, k) float64, log scores of the groups.
+        correct: (m,) float64 in [0, 1], 1 = correct, 0 = wrong; values in between if the other rows are inconclusive.
+        of_new: (m,) bool, whether the row's class has no group, and is thus new.
+        weights: (m,) float64, which sum to ``num_labels``, or to less if some labels have lower weights.
+        num_labels: number of distinct labels.
+        more_labels: factor in (0, 1] that converts the temperature to the case that no labels are held out.
     """
 
     scores: Doubles
@@ -88,14 +88,14 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted temperature, with the evidence that it was fitted on.
+    """Fitted temperatures, with the predictions that they were fitted to.
 
     Attributes:
-        cautious: temperature for the confidence of a single answer.
-        likeliest: temperature with which the confidences sum to the expected number of correct answers.
-        evidence: answers that are known to be correct or wrong.
-        before, after: reliability of shares and of confidences, on the evidence; ``None`` without evidence.
-        aurc: area under the risk-coverage curve of the confidences on the evidence.
+        cautious: temperature for the confidence of a single prediction.
+        likeliest: temperature at which the confidences sum to the expected number of correct predictions.
+        evidence: predictions that are known to be correct or wrong.
+        before, after: reliability of these predictions before and after calibration; ``None`` without evidence.
+        aurc: area under their risk-coverage curve after calibration.
     """
 
     cautious: float
@@ -117,16 +117,17 @@ def collect_hidden_label_evidence(
     seed: int,
     group_weight: float = 1.0,
 ) -> Evidence:
-    """Predict again with some labels hidden, and compare the predictions with the hidden labels.
+    """Repeat the prediction with some labels held out, and compare the predictions with the held-out labels.
 
     Args:
         judge: classifier of the rows.
         labels: (n,) int64, -1 = none.
-        group_ids: (n,) in ``[0, k)``; rounds make as many groups as are in use.
+        group_ids: (n,) in ``[0, k)``; each round forms as many groups as contain rows here.
         class_of_group: (k,) int64, -1 = new.
-        new_share: share of the unlabeled rows assumed to be of new classes; hidden classes get this share of weight.
-        min_size: minimum number of rows of a group without a label.
-        seed: seed of the choice of hidden labels.
+        new_share: fraction of the unlabeled rows assumed to belong to new classes; also the total weight of held-out
+            classes in the evidence.
+        min_size: minimum number of rows in a group without labels.
+        seed: random seed for choosing the held-out labels.
         group_weight: weight of new groups, in (0, 1].
 
     Returns:
@@ -138,13 +139,13 @@ def collect_hidden_label_evidence(
         return Evidence(np.zeros((0, len(class_of_group))), none, none > 0, none, 0)
     in_use = np.bincount(group_ids, minlength=len(class_of_group)) > 0
     has_new = bool((class_of_group[in_use] < 0).any())
-    # hiding the only class gives no evidence; one of two classes can only be found again among new groups
+    # holding out the only class yields no evidence; if one of two classes is held out, only a new group can match it
     hide_whole = new_share > 0 and len(classes) > 2 - has_new
     num_whole = max(1, round(_HIDDEN_CLASSES * len(classes))) if hide_whole else 0
     num_groups = int(in_use.sum()) - (0 if has_new else num_whole)
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
-    features = _on_main_directions(judge.features)
-    looks: list[tuple[Doubles, Doubles, NDArray[np.bool_], Ints]] = []
+    features = _project_to_components(judge.features)
+    scored: list[tuple[Doubles, Doubles, NDArray[np.bool_], Ints]] = []
     own = np.ones(len(labels)) if judge.label_weights is None else judge.label_weights
     factors = []
     with current_progress().task("rounds with hidden labels", total=_ROUNDS) as task:
@@ -158,13 +159,13 @@ def collect_hidden_label_evidence(
                 tree = build_hierarchy(features, drop_low_weight_labels(kept, own), generator=generator)
             wanted = min(max(num_groups, tree.fewest), tree.most)
             ids, count = tree.cut(wanted, min_size=min_size)
-            # all rounds have the same number of shares: groups that a round cannot make are empty
+            # all rounds have the same number of columns: groups that a round cannot form are empty
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)
             of_group[: len(tree.labels)] = tree.labels
             shares = judge.shares(kept, ids, of_group, group_weight=group_weight)[:, : int(in_use.sum())]
-            looks.append((*_look(shares, tested, of_group, labels[tested]), tested))
+            scored.append((*_score_predictions(shares, tested, of_group, labels[tested]), tested))
             task.advance(1)
-    scores, correct, of_new, rows = (np.concatenate(part) for part in zip(*looks, strict=True))
+    scores, correct, of_new, rows = (np.concatenate(part) for part in zip(*scored, strict=True))
     weights, num_labels = own[rows], len(np.unique(rows))
     total = float(own[np.unique(rows)].sum())
     share = new_share if of_new.any() and not of_new.all() else float(of_new.all())
@@ -177,19 +178,18 @@ def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints
     """Collect evidence for calibration from rows whose labels the predictions did not use.
 
     Args:
-        shares: (n, k) shares of the groups.
+        shares: (n, k) probabilities of the groups.
         class_of_group: (k,) int64, -1 = new.
-        labels: (n,) int64, the labels of these rows, -1 = none, at least one label; a class without a group counts as
-            new.
+        labels: (n,) int64, -1 = none, at least one label; a class without a group counts as new.
     """
     rows = np.flatnonzero(labels >= 0)
-    return Evidence(*_look(shares, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows))
+    return Evidence(*_score_predictions(shares, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows))
 
 
-def _look(
+def _score_predictions(
     shares: Doubles, rows: Ints, class_of_group: Ints, classes: Ints
 ) -> tuple[Doubles, Doubles, NDArray[np.bool_]]:
-    """Return scores, correctness, and whether the class is new, for some rows."""
+    """Return the log scores, the correctness, and whether the class is new, for the given rows."""
     named = shares[rows].argmax(axis=1)
     named_new, of_new = class_of_group[named] < 0, ~np.isin(classes, class_of_group)
     correct = (class_of_group[named] == classes).astype(np.float64)
@@ -200,9 +200,9 @@ def _look(
 
 
 def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
-    """Return the labels that a round keeps, and the rows it hides; a class keeps a label unless it is fully hidden.
+    """Hold out all labels of the classes ``whole`` and some of each other class; return the labels kept and those rows.
 
-    Labels with the largest weights are hidden first; the sum of the weights limits their number, so that some remain.
+    Labels with the largest weights are held out first, but at least one label of each other class remains.
     """
     kept, tested = np.where(np.isin(labels, whole), -1, labels), []
     for label, count in zip(*np.unique(labels[labels >= 0], return_counts=True), strict=True):
@@ -216,7 +216,7 @@ def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.rand
     return kept, np.concatenate(tested)
 
 
-def _on_main_directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
+def _project_to_components(features: NDArray[np.float32]) -> NDArray[np.float32]:
     if features.shape[1] <= _DIRECTIONS:
         return features
     directions, _ = principal_directions(features, _DIRECTIONS)

@@ -1,4 +1,4 @@
-"""Discover classes in a store: how many there are, and which image belongs to which."""
+"""Discover classes in a store: estimate their number, and assign each image to one of them."""
 
 import time
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ _PARAMETERS = ("criterion", "seed", "split", "min_size")
 
 @dataclass(frozen=True)
 class _Classes:
-    """Classes of some rows.
+    """Discovered classes of n images.
 
     Attributes:
-        ids: (n,) int64, number of the class of each row.
-        labels: (k,) int64, label of each class, -1 = a new class.
-        centroids: (k, d), if known.
-        confidence: (n,) float32, if known.
+        ids: (n,) int64, class id of each image.
+        labels: (k,) int64, label of each class, -1 = new class.
+        centroids: (k, d), if available.
+        confidence: (n,) float32, if available.
     """
 
     ids: NDArray[np.int64]
@@ -46,8 +46,8 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store cannot be used.
-        DatasetError: it has no usable labels, but the criterion needs some.
-        ConfigError: the bounds leave no choice, or there are more classes than rows.
+        DatasetError: the store has no usable labels, but the criterion requires some.
+        ConfigError: the bounds exclude every number, or there are more classes than rows.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
@@ -56,14 +56,14 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     )
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
-    # how the groups are made, for commands that make them again
+    # recorded so that other commands can recreate the groups
     params |= {"grouping": "tree"} | ({} if config.num_classes is None else {"num_classes": config.num_classes})
     _check_name(config, store, params)
     earlier = read_previous_groups(config, config.result or "categories")
-    # a tree reads the rows a few times, k-means until it converges
+    # building the hierarchy reads the rows only a few times; k-means reads them until it converges
     in_blocks = config.criterion != "published"
     features = stored_rows(store, rows, unit=True, in_blocks=in_blocks)
-    # the tree is better on square roots; the test for classes without a label is not
+    # square roots improve the hierarchy, but not the test for classes without labels
     roots = in_blocks and is_nonnegative(store)
     grouped = stored_rows(store, rows, unit=True, roots=True, in_blocks=True) if roots else features
     started = time.monotonic()
@@ -72,26 +72,26 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         drawn = drop_low_weight_labels(
             labels, compute_label_weights(store, rows, given, config.previous, config.previous_answers)
         )
-    with current_progress().task("a tree of groups", total=None):
+    with current_progress().task("hierarchical clustering", total=None):
         tree = build_hierarchy(grouped, drawn, generator=keyed_generator(config.seed, "cluster"))
     judgement = choose_num_classes(config, given.where, features, drawn, tree)
     for note in judgement.notes:
         current_progress().message(note)
     if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
         current_progress().warning(
-            "the network was trained with labels of these classes, and separates them better than new classes, so "
-            "there are likely more classes than estimated"
+            "the network was trained on labels of these classes and separates them better than new classes, so there "
+            "are probably more classes than estimated"
         )
     ids, count = tree.cut(max(judgement.choice.best, tree.fewest), min_size=config.min_size)
     corrected = (labels >= 0) & (drawn < 0)
     ids[corrected] = np.searchsorted(tree.labels, labels[corrected])
-    # a group that contained only corrected images is now empty; groups of classes come first, and keep their numbers
+    # groups that contained only corrected images are now empty; groups of labeled classes come first and keep their ids
     used, ids = np.unique(ids, return_inverse=True)
     count = len(used)
     seconds = time.monotonic() - started
     if count < judgement.choice.best:
         current_progress().message(
-            f"{count} classes instead of {judgement.choice.best}: all other groups contain fewer than "
+            f"found {count} classes instead of {judgement.choice.best}: all other groups have fewer than "
             f"{config.min_size} images (--min-size)"
         )
     of_class = np.concatenate([tree.labels, np.full(count - len(tree.labels), -1, dtype=np.int64)])
@@ -116,7 +116,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
 
 
 def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Compute the (k, d) mean row of each group; no group is empty."""
+    """Return the centroids (k, d) of the groups; no group may be empty."""
     sums = np.zeros((count, features.shape[1]))
     for where, part in iterate_blocks(features):
         np.add.at(sums, ids[where], part.astype(np.float64))
@@ -126,7 +126,7 @@ def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[
 def _check_name(
     config: DiscoverCategoriesConfig | DiscoverHeadConfig, store: EmbeddingStore, params: dict[str, object]
 ) -> None:
-    """Check, before any work, that the result can be stored under its name."""
+    """Check early that the result can be written under its name."""
     kind = config.command[1]
     check_new_result(
         store,
@@ -148,15 +148,15 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
     if "logits" not in store.extras:
         raise StoreError(
             f"{store.path}:/logits",
-            "is missing: the model had no classifier, its classes differ from the labels here, or embed ran with "
+            "is missing: the model has no classifier, its classes differ from the labels here, or embed was run with "
             "--no-logits",
-            "Embed the training set with the checkpoint of a method that has a classifier, or use `labelkit discover "
+            "Embed the training set with a checkpoint of a method that has a classifier, or use `labelkit discover "
             "categories`.",
         )
     _check_name(config, store, {"temperature": config.temperature})
     logits = store.extras["logits"]
     outputs = logits.shape[1]
-    # embed writes the columns of the old classes first, in class order; the others are anonymous
+    # the first columns are the old classes, in class order; the other columns have no names
     old = np.flatnonzero(store.old_classes) if store.old_classes is not None else np.zeros(0, dtype=np.int64)
     class_of_output = np.full(outputs, -1, dtype=np.int64)
     class_of_output[: len(old)] = old
@@ -190,7 +190,7 @@ def _write(
     extra: dict[str, object],
     table: Table | None,
 ) -> SimpleResult:
-    """Give classes the ids of an earlier run, write them next to the store, and return the result."""
+    """Reuse the class ids of an earlier run, write the classes next to the store, and return the command's result."""
     classes = [given.class_names[label] if label >= 0 else None for label in found.labels.tolist()]
     lasting = assign_stable_ids(earlier, store, rows, found.ids, len(classes), classes=classes)
     pseudo_labels = np.full(store.n, -1, dtype=np.int64)

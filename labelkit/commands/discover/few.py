@@ -1,4 +1,4 @@
-"""Grow a few labels: label the most certain, or the most informative, images of a store with their class."""
+"""Expand a small set of labels: label the images of a store that are the most confident or the most informative."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,13 +29,11 @@ from labelkit.store.results import check_new_result, write_result
 RESULT_KIND = "discovered"
 
 SOURCES = ("unlabeled", "given", "discovered")
-"""Meanings of the numbers in ``sources`` of the result."""
+"""Names of the values in the result's array ``sources``."""
 
 
 @dataclass(frozen=True)
 class _Task:
-    """Inputs of a discovery."""
-
     store: EmbeddingStore
     rows: NDArray[np.int64]
     given: UsableLabels
@@ -45,17 +43,17 @@ class _Task:
 
 
 def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
-    """Label unlabeled images with the class whose mean is nearest, in one or several rounds.
+    """Label the images nearest to a class mean with that class, in one or more rounds.
 
     Raises:
-        StoreError: a store cannot be used, or the stores are not of the same images.
-        DatasetError: labels cannot be used: there are none, all are of one class, or a class has none.
+        StoreError: a store cannot be used, or the stores contain different images.
+        DatasetError: there are no labels, all labels belong to one class, or a class has no labels.
         ConfigError: files would be overwritten.
     """
     task = _prepare(config)
     stores = [task.store, *(_same_images(path, task.store) for path in config.fuse_with)]
     features = [check_features(store, task.rows) for store in stores]
-    with current_progress().task("looking for images", total=None):
+    with current_progress().task("searching for images to label", total=None):
         found = discover_confident(
             features,
             task.given.labels,
@@ -78,13 +76,13 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store cannot be used.
-        DatasetError: labels cannot be used: there are none, all are of one class, or a class has none.
+        DatasetError: there are no labels, all labels belong to one class, or a class has no labels.
         ConfigError: files would be overwritten.
     """
     task = _prepare(config)
     features = check_features(task.store, task.rows)
     labeled_classes = len(np.unique(task.given.labels[task.given.labels >= 0]))
-    with current_progress().task("looking for images", total=None):
+    with current_progress().task("searching for images to label", total=None):
         found = discover_critical(
             features,
             task.given.labels,
@@ -110,7 +108,7 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
 
 
 def _prepare(config: DiscoverFewConfig) -> _Task:
-    """Read and check all inputs."""
+    """Read and validate all inputs."""
     store = open_store(config.index)
     name = config.result or config.command[1]
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
@@ -134,11 +132,7 @@ def _prepare(config: DiscoverFewConfig) -> _Task:
 
 
 def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
-    """Reject labels that no discovery can use.
-
-    Raises:
-        DatasetError: all labels are of one class, or a class has none.
-    """
+    """Reject labels of a single class and, unless ``--missing-class skip``, classes without labels."""
     where = given.where
     sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
     there, missing = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
@@ -150,7 +144,7 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DatasetError(
             where,
-            f"{len(missing)} of {len(sizes)} classes have no usable label: {names}{more}",
+            f"{len(missing)} of {len(sizes)} classes have no usable labels: {names}{more}",
             "Label an image of each class (--labels FILE), or pass --missing-class skip to ignore these classes.",
         )
     if (
@@ -160,17 +154,13 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
         and config.balance != "global"
     ):
         current_progress().message(
-            f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels; discovered images are "
-            "divided among the classes in the same proportions (pass --per-class for equal numbers)"
+            f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels each; discovered images are "
+            "divided among the classes in the same proportions (for equal numbers, pass --per-class)"
         )
 
 
 def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
-    """Open a further store of the same images.
-
-    Raises:
-        Mismatch: it contains different images.
-    """
+    """Open another store, and check that it contains the same images."""
     store = open_store(path)
     mine, theirs = set(first.sample_ids), set(store.sample_ids)
     if mine != theirs:
@@ -183,7 +173,7 @@ def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
             f"{store.n} and {first.n} ({examples})",
             "Embed the same dataset and split with both networks.",
         )
-    return store  # rows of a store are sorted by name, so that row i is the same image in both
+    return store  # rows are sorted by name, so row i is the same image in both stores
 
 
 def _finish(
@@ -195,7 +185,7 @@ def _finish(
     params: Mapping[str, object],
     arrays: Mapping[str, NDArray[Any]],
 ) -> SimpleResult:
-    """Write result and table, and report."""
+    """Write the result and the table, and return what the command reports."""
     given = task.given
     for warning in found.warnings:
         current_progress().warning(warning)
@@ -203,7 +193,7 @@ def _finish(
         wanted = sum(report["quota"] for report in found.per_class if report["quota"] is not None)
         asked = f" of {wanted}" if config.balance == "balanced" else ""
         current_progress().warning(
-            f"only {len(found.indices)}{asked} images were found, since there are no more candidates"
+            f"only {len(found.indices)}{asked} images were found, because there were no further candidates"
         )
     path = _write(config, task, found, scores, {"score": score_name, **params}, arrays)
     errors = None
@@ -325,7 +315,7 @@ def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> lis
         first = errors["precision_of_first"]
         tables.append(
             Table(
-                "right, in % of the first by rank",
+                "% correct among the first images by rank",
                 [str(number) for number in first],
                 [[percent(share) for share in first.values()]],
             )
@@ -334,11 +324,7 @@ def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> lis
 
 
 def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> UsableLabels:
-    """Return the labels of some rows, at least one, or a draw of those of the store.
-
-    Raises:
-        DatasetError: there are no labels, a file names unknown images, or more labels are to be drawn than exist.
-    """
+    """Return the usable labels of the given rows (at least one), or ``--num-labels`` of them, drawn at random."""
     given = choose_usable_labels(
         config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
     )
@@ -346,7 +332,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
         truth, class_names = given.truth, given.class_names
         if not (truth >= 0).any():
             raise DatasetError(
-                str(store.path), "has no labels to draw from", "Embed a dataset with labels, or pass --labels FILE."
+                str(store.path), "has no labels to sample", "Embed a dataset with labels, or pass --labels FILE."
             )
         classes = ClassLabels(truth, truth >= 0, len(class_names), class_names)
         split = few_labels_split(classes, total=config.num_labels, seed=config.label_seed)
@@ -354,8 +340,8 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
     if not given.labeled.any():
         raise DatasetError(
             given.where,
-            "has no usable labels, but this command requires labels of every class",
+            "has no usable labels, but this command requires labels for every class",
             "Write a CSV with columns path,label for some images of each class and pass it as --labels FILE"
-            + (", or pass --num-labels N to draw labels for an evaluation." if (given.truth >= 0).any() else "."),
+            + (", or pass --num-labels N to sample labels for an evaluation." if (given.truth >= 0).any() else "."),
         )
     return given

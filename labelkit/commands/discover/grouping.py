@@ -1,4 +1,4 @@
-"""The grouping that answers are based on: an existing result, or one made for them first."""
+"""Groups of images on which predictions are based: those of an existing result, or of one created first."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import square_roots
-from labelkit.commands.common.embeddings import check_features, is_nonnegative, unit_rows
+from labelkit.commands.common.embeddings import check_features, is_nonnegative, normalize_embeddings
 from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, collect_class_names
 from labelkit.commands.common.stored_predictions import find_group_classes
 from labelkit.commands.discover.categories import discover_categories
@@ -18,7 +18,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
 
-#: Maximum number of rows, drawn at random, that are predicted jointly; the others are predicted from these.
+#: Maximum number of randomly chosen rows that are predicted jointly; the others are predicted from these.
 MAX_TOGETHER = 50_000
 _PREFERRED = ("head", "categories", "ss-kmeans")
 _SHOWN = 5
@@ -26,21 +26,21 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups of a store's images, with a class name for each known group.
+    """Groups of a store's images, each of a labeled class or new.
 
     Attributes:
         name: name of the result.
-        stage: the command that made it.
+        stage: command that created the result.
         rows: (n,) int64, rows of the store.
         features: (n, d) float32, as they were clustered.
         group_ids: (n,) int64 in ``[0, k)``, as in the result.
         class_of_group: (k,) int64, class of the store, -1 = new.
         names: names of the groups.
-        min_size: minimum number of rows of a group without a label.
-        unit_rows: whether features are embeddings scaled to length 1.
-        square_roots: whether features are the square roots of embeddings.
-        group_weight: weight of new groups relative to labeled classes, in (0, 1], by the evidence for new classes.
-        new_share: estimated share of the unlabeled images in classes without labels; ``None`` if it was not estimated.
+        min_size: minimum number of rows in a group without labels.
+        unit_rows: whether the features are normalized embeddings.
+        square_roots: whether the features are square roots of embeddings.
+        group_weight: weight in (0, 1] of new groups relative to labeled classes, by the evidence for new classes.
+        new_share: estimated fraction of unlabeled images in classes without labels; ``None`` if not estimated.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupedRows:
-    """Rows that a result groups, and the subset of them that is predicted jointly.
+    """Grouped rows of a store, and the subset that is predicted jointly.
 
     Attributes:
-        grouping: only the m rows that are predicted jointly.
+        grouping: groups of the m rows that are predicted jointly.
         places: (m,) int64, positions of these rows among all n.
         rows: (n,) int64, all grouped rows of the store.
         group_ids: (n,) int64, group of each row.
@@ -80,11 +80,11 @@ def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple
     """Cluster the images of a store hierarchically, as ``labelkit discover categories --num-classes`` does.
 
     Returns:
-        The file of the result, named by ``config.grouping``.
+        Path of the result, which is named ``config.grouping``.
 
     Raises:
-        StoreError: the store has no usable labels, or already has such a result.
-        ConfigError: more clusters than rows, or fewer than classes.
+        StoreError: the store has no usable labels, or already has a result with this name.
+        ConfigError: there are more clusters than rows, or fewer than classes.
     """
     made = discover_categories(
         DiscoverCategoriesConfig(
@@ -102,16 +102,16 @@ def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple
 
 
 def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> GroupedRows:
-    """Read the groups in a result and the labels of their rows, by default the labels that the result was created with.
+    """Read the groups of a result, and labels of their rows (by default, those that the result was created with).
 
     Raises:
-        StoreError: there is no such result, or it has no class names.
-        Mismatch: it belongs to another version of the store.
+        StoreError: the result does not exist, or has no class names.
+        Mismatch: the result belongs to another version of the store.
     """
     result, ids = _grouped(store, config)
     rows = np.flatnonzero(ids >= 0)
     if not len(rows):
-        raise StoreError(result.where, "contains no groups of images", "Recreate the result from this store.")
+        raise StoreError(result.where, "assigns no images to groups", "Recreate the result from this store.")
     given, class_of_group = _labels(store, config, result, rows, ids[rows])
     labels = given.labels
     params = result.params
@@ -128,7 +128,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         name=result.name,
         stage=result.stage,
         rows=rows[places],
-        features=unit_rows(features) if unit else features,
+        features=normalize_embeddings(features) if unit else features,
         group_ids=group_ids[places],
         class_of_group=class_of_group,
         names=list(result.arrays["names"]),
@@ -142,22 +142,17 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
 
 
 def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Result, NDArray[np.int64]]:
-    """Read the result that groups the rows, and the group of each row, (n,), -1 = none.
-
-    Raises:
-        StoreError: there is no such result, or it has no class names.
-        Mismatch: it belongs to another version of the store.
-    """
+    """Read the result with the groups, and the group (n,) of each row of the store, -1 = none."""
     there = list_results(store)
     name = config.grouping or next((name for name in _PREFERRED if name in there), None)
     if config.num_clusters is not None:
         name = config.grouping or "categories"
     if name is None:
-        remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without --num-classes."
+        remedy = "Pass --num-clusters, or first run `labelkit discover categories` without --num-classes."
         if "logits" in store.extras:
-            remedy = "Run `labelkit discover head` on this store first, or pass --num-clusters."
+            remedy = "First run `labelkit discover head` on this store, or pass --num-clusters."
         if there:
-            remedy += f" To use another of its results, pass it as --grouping: {', '.join(there)}."
+            remedy += f" To use another result, pass it as --grouping (existing results: {', '.join(there)})."
         raise StoreError(str(store.path), f"has no result named {' or '.join(_PREFERRED)}", remedy)
     result = read_result(store, name)
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
@@ -179,11 +174,7 @@ def _labels(
     rows: NDArray[np.int64],
     group_ids: NDArray[np.int64],
 ) -> tuple[UsableLabels, NDArray[np.int64]]:
-    """Return the usable labels, by default those of the result, and the class of each group, -1 = new.
-
-    Raises:
-        StoreError: a labeled class has no group.
-    """
+    """Return the usable labels (by default, those of the result) and the class of each group, -1 = new."""
     given = choose_usable_labels(
         config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
     )
@@ -193,7 +184,7 @@ def _labels(
     labels = given.labels
     source = given.source
     if config.labels is None and config.own_labels and "labeled" in result.arrays:
-        # a row with a label is in the group of its class
+        # labeled rows are in the group of their class
         used = np.asarray(result.arrays["labeled"], dtype=bool)[rows]
         labels = np.where(used, class_of_group[group_ids], -1)
         source = dict(result.params.get("labels") or {})
@@ -202,8 +193,8 @@ def _labels(
         more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
         raise StoreError(
             result.where,
-            f"has no group for the classes {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which were "
-            "labeled only after the result was made",
+            f"has no groups for the classes {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which were "
+            "first labeled after the result was created",
             f"Run `labelkit {result.stage} ... --overwrite` again with these labels.",
         )
     return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
@@ -212,16 +203,16 @@ def _labels(
 def choose_representative_rows(
     labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int
 ) -> NDArray[np.int64]:
-    """Choose representative rows, no more than ``most``, and return their sorted positions (m,).
+    """Choose at most ``most`` representative rows, and return their sorted positions (m,).
 
-    At most half of them have a label, or more if too few rows are unlabeled; classes take turns. At most a quarter have
-    a label for calibration. The others are drawn from the unlabeled rows.
+    At most half of them are labeled (more if there are too few unlabeled rows), evenly among the classes; at most a
+    quarter have a calibration label. The others are drawn from the unlabeled rows.
 
     Args:
         labels: (n,) class, -1 = none.
-        calibrating: (n,) whether a row has a label for calibration.
+        calibrating: (n,) bool, whether a row has a calibration label.
         most: maximum number of rows.
-        seed: seed of the draw.
+        seed: random seed.
     """
     if len(labels) <= most:
         return np.arange(len(labels))

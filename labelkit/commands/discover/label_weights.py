@@ -1,17 +1,19 @@
-r"""Weights of labels: a label weighs less if it was given because a prediction was wrong.
+r"""Label weights: labels that correct a wrong prediction get a lower weight.
 
-Labels that are drawn at random represent the images around them. A person who goes through predictions and corrects the
-wrong ones gives other labels: each is among images of another class, which were predicted correctly and got no label.
-A classifier that treats such labels as drawn ones misclassifies their neighbors; and when they are hidden in turn, all
-answers look worse than they are. Corrections are found among the labels given since an earlier prediction. Of n such
-labels, v contradict it; if they were drawn at random, its probabilities would predict b. The weight of each of the v is
+Labels of randomly drawn images represent the images around them. Labels from a person who reviews predictions and
+corrects only the wrong ones do not: each lies among images of another class that were predicted correctly and received
+no label. A classifier that treats corrections like random labels misclassifies their neighbors, and when they are held
+out for calibration, all predictions look worse than they are. Corrections are recognized among the labels added since
+an earlier prediction. Of n such labels, v contradict the prediction; if the images had been drawn at random, its
+probabilities would predict b contradictions. The weight of each of the v labels is
 
 .. math:: \min\Bigl(1, \frac{(n - v) b + 1}{(n - b) v + 1}\Bigr)
 
-so that wrong and correct predictions have the same proportion among the new labels as among all images. If all are
-corrections, they affect only near-duplicates. A few labels are little evidence. Labels of classes that had none at the
-time weigh 1. In the flow between near images every label has full weight, so corrected images and their neighbors stay
-corrected. With (b + 1) / (v + 1), 48 corrections left 4% fewer other images correct (five sets, 900 images).
+so that the ratio of wrong to correct predictions is the same among the new labels as among all images. If all new
+labels are corrections, they affect only near-duplicates; a few labels change little. Labels of classes that had no
+labels at the time have weight 1. Propagation between neighboring images gives all labels full weight, so that corrected
+images and their neighbors stay corrected. With (b + 1) / (v + 1), 48 corrections left 4% fewer other images correct
+(five datasets, 900 images).
 """
 
 from pathlib import Path
@@ -27,23 +29,20 @@ from labelkit.store.results import read_result
 
 _FULL_WEIGHT = 0.5
 LABEL_WEIGHTS = "label_weights"
-"""Column of the result with the weight of each label, (n,) float32."""
+"""Name of the result's array with the weight of each label, (n,) float32."""
 
 
 def compute_label_weights(
     store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels, previous: Path, result: str
 ) -> NDArray[np.float64]:
-    """Return a weight (n,) float64 in (0, 1] for each label added since an earlier prediction; others keep theirs.
+    """Return the weights (n,) float64 in (0, 1] of labels: computed if added since a prediction, otherwise unchanged.
 
     Args:
-        store: store of these labels.
+        store: store of the labeled images.
         rows: (n,) row numbers in the store.
         given: labels of these rows.
         previous: store of the earlier predictions.
-        result: the earlier predictions; without their probabilities of being correct, new labels weigh 1.
-
-    Raises:
-        StoreError: store or result cannot be used.
+        result: name of the earlier predictions; new labels have weight 1 if its probabilities are not stored.
     """
     before = open_store(previous)
     earlier = read_result(before, result)
@@ -70,7 +69,7 @@ def compute_label_weights(
 def drop_low_weight_labels(labels: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
     """Replace labels (n,) whose weight is below one half with -1, except in classes that have no other labels.
 
-    Groups made with such labels extend into other classes, and the images around them would look like separate classes.
+    With such labels, groups would extend into other classes, and the images around them would look like new classes.
     """
     full = (labels >= 0) & (weights >= _FULL_WEIGHT)
     return np.where(full | ~np.isin(labels, labels[full]), labels, -1)

@@ -1,4 +1,4 @@
-"""Choose the number of classes of the rows of a store: as given, by a test and a tree of groups, or as published."""
+"""Choose the number of classes in a store: set by the user, estimated by a statistical test, or by GCD's criterion."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,32 +22,32 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
 
-#: Maximum number of rows of which all pairs are compared, to test and to count dense groups.
+#: Maximum number of rows for the test and for counting dense groups, which compare all pairs.
 _MAX_ROWS = 2000
-# Labeled rows that are used of each labeled class, even if few rows are drawn.
+# Number of labeled rows per class that are always included in this sample.
 _LABELS_KEPT = 10
-# The range is extended up to here while its maximum fits best.
+# Maximum to which the search range is extended while its upper end fits best.
 _MAX_TRIED = 1000
-#: Upper limit on the number of unlabeled classes to try: the larger of this number and this many per labeled class.
-#: With few labels, more cannot be distinguished from none, and hundreds of groups are of no use.
+#: Maximum number of unlabeled classes to try: the larger of the first value and the second times the labeled classes.
+#: With few labels, larger numbers cannot be distinguished from none, and hundreds of groups are of no use.
 _MIN_NEW, _NEW_PER_LABELED = 10, 2
 _NUM_INITS = 10
-_STEP = 1.2  # factor between numbers of groups without a label that are tried, above five
+_STEP = 1.2  # ratio of consecutive numbers of unlabeled groups to try, above five
 
 
 @dataclass(frozen=True)
 class NumClassesChoice:
-    """Chosen number of classes, with the evidence for it.
+    """Chosen number of classes, with the evidence for this choice.
 
     Attributes:
-        choice: number, interval, and curve.
+        choice: number, interval, and score curve.
         searched: smallest and largest number to try.
-        notes: limits of the evidence, for people.
-        is_lower_bound: whether the choice is the largest number that was tried, so there may be more classes.
-        is_upper_bound: whether it is the minimum that ``--min-classes`` allows, so there may be fewer classes.
-        chance_all_labeled: rough probability of such evidence for others if every class had labels, if tested.
-        group_weight: weight of unlabeled groups relative to labeled classes in predictions, in (0, 1].
-        new_share: estimated share of the unlabeled images in classes without labels, in [0, 1], if tested.
+        notes: messages about the limitations of the estimate.
+        is_lower_bound: whether the choice is the largest number tried, so that there may be more classes.
+        is_upper_bound: whether the choice is the ``--min-classes`` limit, so that there may be fewer classes.
+        chance_all_labeled: p-value (approximate) of the hypothesis that every class has labels, if tested.
+        group_weight: weight in (0, 1] of unlabeled groups relative to labeled classes in predictions.
+        new_share: estimated fraction in [0, 1] of unlabeled images in classes without labels, if tested.
     """
 
     choice: NumClassesEstimate
@@ -92,18 +92,18 @@ def choose_num_classes(
     labels: NDArray[np.int64],
     tree: Hierarchy,
 ) -> NumClassesChoice:
-    """Determine the number of classes: given by the options, estimated, or chosen by the published criterion.
+    """Determine the number of classes: set by the options, estimated, or chosen by the published criterion.
 
     Args:
         config: criterion and bounds.
-        where: file of the labels, for messages.
+        where: source of the labels, for messages.
         features: (n, d) rows as they are clustered.
         labels: (n,) usable labels, -1 = none.
         tree: hierarchy of these rows.
 
     Raises:
-        DatasetError: a criterion needs labels and has none, or the rows contain no evidence.
-        ConfigError: the bounds leave no choice.
+        DatasetError: the criterion requires labels but there are none, or the rows do not allow an estimate.
+        ConfigError: the bounds exclude every number.
     """
     num_old = len(tree.labels)
     if config.num_classes is not None:
@@ -111,19 +111,18 @@ def choose_num_classes(
     if config.new_classes not in ("auto", "some"):
         number = num_old + (0 if config.new_classes == "none" else int(config.new_classes))
         if number < 1:
-            problem = "has no usable labels, which --new-classes none requires"
-            raise DatasetError(where, problem, "Pass labels, or pass a different --new-classes.")
+            problem = "has no usable labels, but --new-classes none requires some"
+            raise DatasetError(where, problem, "Pass labels, or choose another value for --new-classes.")
         return _use_known_number(config, number, tree)
     if config.criterion == "published":
         return _published(config, where, features[:], labels, tree.most)
     if num_old == 1 and (labels >= 0).all():
-        problem = f"all {len(labels)} images have labels of the same class, so there is nothing to discover"
-        raise DatasetError(str(config.index), problem, "Add images without a label, or pass --no-own-labels.")
+        problem = f"all {len(labels)} images are labeled with the same class, so there is nothing to discover"
+        raise DatasetError(str(config.index), problem, "Add unlabeled images, or pass --no-own-labels.")
     return _estimated(config, features, labels, tree)
 
 
 def _use_known_number(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> NumClassesChoice:
-    """Use a known number of classes."""
     least = len(tree.labels)
     option = "--num-classes" if config.num_classes is not None else "--new-classes"
     if number < least:
@@ -133,20 +132,20 @@ def _use_known_number(config: DiscoverCategoriesConfig, number: int, tree: Hiera
         problem = f"the hierarchy of {len(tree.leaves):,} images has at most {tree.most:,} groups, not {number}"
         raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
     choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
-    return NumClassesChoice(choice, (number, number), ("the number of classes was set",))
+    return NumClassesChoice(choice, (number, number), ("the number of classes was set by an option, not estimated",))
 
 
 def _estimated(
     config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], tree: Hierarchy
 ) -> NumClassesChoice:
-    """Estimate whether there are unlabeled classes, and how many; with too few labels, count dense groups instead."""
+    """Estimate whether there are unlabeled classes, and how many; with too few labels, count dense regions instead."""
     num_old = len(tree.labels)
-    used = _rows_to_use(config, labels, tree.labels)
+    used = _sample_rows(config, labels, tree.labels)
     rows = np.asarray(features[used])
     if (labels >= 0).all():
         return replace(_use_known_number(config, num_old, tree), notes=())
     if (rows == rows[0]).all():
-        problem = f"all {len(labels)} embeddings are equal, so classes cannot be distinguished"
+        problem = f"all {len(labels)} embeddings are identical, so classes cannot be distinguished"
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
     wrong = label_agreement_warning(lambda places: features[places], labels, config.seed)
     notes = [wrong] if wrong is not None else []
@@ -167,8 +166,8 @@ def _estimated(
             )
         if looked is None and not some:
             notes.append(
-                "no class has two labels, so it is unknown whether there are classes without labels: if there are, "
-                "pass --new-classes some, or their number"
+                "no class has two labels, so unlabeled classes cannot be detected; if there are any, pass "
+                "--new-classes some, or their number"
             )
             return replace(_use_known_number(config, num_old, tree), notes=tuple(notes))
         if looked is not None:
@@ -183,11 +182,11 @@ def _estimated(
             )
             if not some:
                 weight = looked.group_weight
-                notes.insert(0, "some classes seem to have no label; if all have one, pass --new-classes none")
+                notes.insert(0, "some classes seem to have no labels; if every class has one, pass --new-classes none")
     if choice is None:
         with current_progress().task("number of classes", total=None):
             choice = by_density(rows, candidate_numbers(low, high))
-        notes.append("two labels in each of at least two classes would narrow the interval")
+        notes.append("for a narrower interval, label two images in each of at least two classes")
     judgement = NumClassesChoice(
         choice,
         (low, high),
@@ -201,7 +200,7 @@ def _estimated(
 
 
 def _numbers_between(low: int, high: int) -> list[int]:
-    """Return numbers from ``low`` to ``high``, in growing steps."""
+    """Return numbers from ``low`` to ``high`` in increasing steps."""
     found, more = [low], 1.0
     while low + int(more) < high:
         found.append(low + int(more))
@@ -212,31 +211,30 @@ def _numbers_between(low: int, high: int) -> list[int]:
 def _use_labeled_classes_only(
     config: DiscoverCategoriesConfig, tree: Hierarchy, chance: float, notes: Sequence[str]
 ) -> NumClassesChoice:
-    """Conclude that the labeled classes are all classes."""
     number = len(tree.labels)
     said = (
-        "no class without labels was found by hiding labels in turn; a small one can be missed. If there are further "
-        "classes, pass --new-classes some, or their number"
+        "holding out labels revealed no unlabeled classes, but small ones can be missed; if there are any, pass "
+        "--new-classes some, or their number"
     )
     return replace(_use_known_number(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)
 
 
 def _explain_bound(judgement: NumClassesChoice) -> list[str]:
-    """Return a note if the choice is only a bound, with what to do."""
+    """Return a note with a remedy if the choice is only a bound."""
     best = judgement.choice.best
     if judgement.is_upper_bound:
-        return [f"at most {best} classes: the smallest number tried fits best; lower --min-classes"]
+        return [f"at most {best} classes: the smallest number tried fits best, so lower --min-classes"]
     if judgement.is_lower_bound:
         return [
-            f"at least {best} classes: the largest number tried fits best; raise --max-classes, or label more images"
+            f"at least {best} classes: the largest number tried fits best, so raise --max-classes or label more images"
         ]
     return []
 
 
-def _rows_to_use(
+def _sample_rows(
     config: DiscoverCategoriesConfig, labels: NDArray[np.int64], classes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Draw a number of rows of which all pairs can be compared, with some labeled ones of each class."""
+    """Sample at most ``_MAX_ROWS`` rows, including some labeled rows of each class."""
     if len(labels) <= _MAX_ROWS:
         return np.arange(len(labels), dtype=np.int64)
     kept = max(1, min(_LABELS_KEPT, _MAX_ROWS // max(1, 2 * len(classes))))
@@ -252,7 +250,7 @@ def _rows_to_use(
 def _bounds(
     config: DiscoverCategoriesConfig, num_old: int, most: int, num_rows: int, share: int = 3
 ) -> tuple[int, int]:
-    """Return the smallest and largest number to try; the default maximum is the number of rows over ``share``."""
+    """Return the smallest and largest number to try; the default maximum is ``num_rows // share``."""
     least = max(2, num_old)
     for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
         if number is not None and number < num_old:
@@ -272,7 +270,7 @@ def _bounds(
 def _published(
     config: DiscoverCategoriesConfig, where: str, features: NDArray[np.float32], labels: NDArray[np.int64], most: int
 ) -> NumClassesChoice:
-    """Run the search of GCD, and extend its range while the maximum fits best."""
+    """Run GCD's search, and extend its range while the maximum fits best."""
     labeled = labels >= 0
     if not labeled.any():
         problem = "has no usable labels, but --criterion published requires some"
@@ -295,11 +293,11 @@ def _published(
         further = min(2 * high, most, _MAX_TRIED)
         if config.max_classes is not None or found.best < high or further <= high:
             break
-        notes.append(f"the maximum of {high} classes fitted best, so up to {further} classes were tried")
+        notes.append(f"the maximum of {high} classes fit best, so up to {further} classes were tried")
         high = further
     numbers, scores = zip(*sorted(found.curve), strict=True)
     top = max(scores)
-    # add one correct and one wrong label, since an accuracy of 1 on few labels also has an error
+    # add one correct and one wrong label, so that an accuracy of 1 on few labels also has a standard error
     moved = (top * count + 1) / (count + 2)
     near = [number for number, score in found.curve if score >= top - np.sqrt(moved * (1 - moved) / (count + 2))]
     choice = NumClassesEstimate(found.best, min(near), max(near), numbers, scores)

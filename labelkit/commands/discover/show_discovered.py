@@ -1,10 +1,10 @@
-"""Draw discovered images on a contact sheet with a block per class."""
+"""Draw a contact sheet of discovered images, with one block per class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.discover.few import RESULT_KIND
@@ -24,8 +24,8 @@ class _Shown:
 
     Attributes:
         found: the images, best rank first.
-        truth: label of the images whose class is known, by sample id.
-        classes: names in order.
+        truth: true labels by sample id, where known.
+        classes: class names, in order.
         what: source of the images: a table or a result.
     """
 
@@ -35,7 +35,7 @@ class _Shown:
     what: str
 
     def is_right(self, image: DiscoveredImage) -> bool | None:
-        """Return whether the label assigned to a discovered image is its true one; ``None`` if that is unknown."""
+        """Return whether a discovered image was labeled correctly, or ``None`` if its true label is unknown."""
         true = self.truth.get(image.sample_id)
         return None if true is None else true == image.label
 
@@ -46,7 +46,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
     Raises:
         StoreError: the store or its result cannot be used.
         DatasetError: the table or the images cannot be used.
-        ConfigError: the source or its images are not named, or a class has no discovered images.
+        ConfigError: the result or the images are not specified, or a class has no discovered images.
     """
     if config.index is None and config.table is None:
         raise ConfigError("--index", "is missing", "Pass a store with a result as --index, or a CSV as --table.")
@@ -70,7 +70,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
 
 
 def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: EmbeddingStore | ImageDataset) -> _Shown:
-    """Read the result or table, with the true labels where they are known."""
+    """Read the result or table, with true labels where known."""
     truth: dict[str, str] = {}
     if of.labels is not None:
         truth = {of.sample_ids[i]: of.class_names[label] for i, label in enumerate(of.labels.tolist()) if label >= 0}
@@ -99,26 +99,24 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: Embed
             raise ConfigError(
                 "--classes",
                 f"no image of {missing[0]!r} was discovered (classes with discovered images: {', '.join(classes)})",
-                "Choose among these classes.",
+                "Choose from these classes.",
             )
         classes = config.classes
         found = [image for image in found if image.label in classes]
     if not found:
-        raise StoreError(str(config.index), "the result has no discovered images", "Discover with a larger --count.")
+        raise StoreError(
+            str(config.index), "the result has no discovered images", "Run the search with a higher --count."
+        )
     return _Shown(found, truth, classes, what)
 
 
 def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
-    """Read the result that was named, or the only one of its kind.
-
-    Raises:
-        StoreError, ConfigError: there is no such result, there are several, or it is of another kind.
-    """
+    """Read ``--result`` or, by default, the store's only result with discovered images."""
     remedy = "Run `labelkit discover snowball` or `labelkit discover lmcs` on this store first."
     if config.result is not None:
         result = read_result(store, config.result)
         if result.kind != RESULT_KIND:
-            raise StoreError(result.where, f"was made by {result.stage} and contains no discovered images", remedy)
+            raise StoreError(result.where, f"was created by {result.stage} and has no discovered images", remedy)
         return result
     found = []
     for name in list_results(store):
@@ -160,20 +158,20 @@ def _class_cells(shown: _Shown) -> list[list[Cell]]:
 
 
 def _write_sheet(config: ShowDiscoveredConfig, shown: _Shown, images: ImageDataset) -> Path:
-    """Draw a heading and lines of images for each class."""
+    """Write a sheet with a heading and lines of images for each class."""
     pixels_of = make_pixel_reader(images)
-    lines: list[list[Picture]] = []
+    lines: list[list[SheetCell]] = []
     for name, count, wrong in _class_cells(shown):
         mine = [image for image in shown.found if image.label == name][: config.num_images]
         told = f"{count} found" + ("" if wrong is None else f", {wrong} wrong")
         for start in range(0, len(mine), IMAGES_PER_LINE):
             heading = (str(name), told) if start == 0 else ()
-            line = [Picture(None, heading, frame="none")]
+            line = [SheetCell(None, heading, frame="none")]
             for image in mine[start : start + IMAGES_PER_LINE]:
                 right = shown.is_right(image)
                 below = f"is {shown.truth[image.sample_id]}" if right is False else ""
                 line.append(
-                    Picture(
+                    SheetCell(
                         pixels_of(image.sample_id),
                         (f"{image.rank}: {image.score:.3g}", below),
                         frame="plain" if right is None else "right" if right else "wrong",

@@ -1,4 +1,4 @@
-"""Tables of discovered images, as ``discover`` and training runs write them."""
+"""Read and write tables of discovered images, as written by ``discover`` and by training runs."""
 
 import csv
 import io
@@ -21,9 +21,9 @@ class DiscoveredImage:
     """Discovered image with its assigned label, score, rank and round.
 
     Attributes:
-        sample_id: its path below the data root.
-        label: name of the class.
-        score: score that it was selected by.
+        sample_id: path relative to the data root.
+        label: class name.
+        score: selection score.
         rank: from 1, best first.
         round: from 1.
     """
@@ -45,10 +45,10 @@ def format_discovered_table(found: Sequence[DiscoveredImage]) -> bytes:
 def read_discovered_table(path: Path) -> list[DiscoveredImage]:
     """Read discovered images from a CSV with at least ``path,label,score,rank,round``, sorted by round and rank.
 
-    Tables of training runs have ``iteration`` in place of ``round``, from 1 in each generation; the last one is read.
+    Tables of training runs have ``iteration`` instead of ``round``; of these, only the last generation is read.
 
     Raises:
-        DatasetError: unreadable, a column is missing, or a value is not a number.
+        DatasetError: the file cannot be read, a column is missing, or a value is not a number.
     """
     where = str(path)
     try:
@@ -78,7 +78,7 @@ def read_discovered_table(path: Path) -> list[DiscoveredImage]:
                 raise ValueError(f"score must be finite, got {image.score}")
             found.append((int(row[_GENERATION]) if _GENERATION in columns else 0, image))
         except (TypeError, ValueError) as error:
-            raise DatasetError(where, f"line {line} is not a valid row: {error}", "Recreate the table.") from error
+            raise DatasetError(where, f"line {line} is invalid: {error}", "Recreate the table.") from error
     if not found:
         raise DatasetError(where, "contains no images", "Pass a table with at least one image.")
     last = max(number for number, _ in found)

@@ -1,1 +1,1 @@
-"""``embed``: embed images into a store, with patches if requested."""
+"""``embed``: embed images and write a store, with patch features if requested."""

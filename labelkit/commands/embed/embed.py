@@ -1,4 +1,4 @@
-"""Embed all images of a dataset into a store, which appears once it is complete, or estimate the time."""
+"""Embed all images of a dataset and write a store, which is visible only when complete, or estimate the time."""
 
 import hashlib
 import json
@@ -34,10 +34,10 @@ from labelkit.commands.common.onnx_session import (
 )
 from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, plan_patches, summarize_patches
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.training_data import list_dataset, warn_of_lost_content
+from labelkit.commands.common.training_data import list_dataset, warn_about_blank_images
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
 from labelkit.commands.embed.reuse import copy_rows, plan_reuse
-from labelkit.commands.embed.stored_embeddings import embed_rows, store_summary
+from labelkit.commands.embed.stored_embeddings import apply_head_to_store, store_summary
 from labelkit.data.datasets import (
     ArraySource,
     FileSource,
@@ -65,19 +65,19 @@ from labelkit.training.devices import Runtime
 
 
 def embed_images(config: EmbedConfig) -> SimpleResult:
-    """Embed the images of a dataset using the network of a run, a backbone or raw pixels, and write a store.
+    """Embed the images of a dataset with the network of a run, a backbone or raw pixels, and write a store.
 
-    A killed run continues where it stopped when the same command is repeated; rows have the same bytes either way.
+    If the process is killed, repeating the command resumes it, with byte-identical results.
 
     Raises:
         DatasetError: there are no images, or too many cannot be read.
         CheckpointError: the run or the weights cannot be used.
-        OutputExistsError: the output exists and contains something else.
+        OutputExistsError: the output exists and has different content.
     """
     if config.index is not None:
-        return embed_rows(config)
+        return apply_head_to_store(config)
     if config.threads is None and (config.processes > 1 or config.ray_address is not None):
-        # set here to the same number for all processes, since sums depend on it
+        # all processes use the same number of threads, since it affects rounding
         share = max(1, (os.cpu_count() or 1) // config.processes) if config.ray_address is None else 1
         config = config.model_copy(update={"threads": share})
     check_cluster(config.ray_address)
@@ -92,7 +92,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     work, run, patches = begun
     embedded_now = _embed_pending(begun)
     store = _publish(begun)
-    warn_of_lost_content(work.dataset, work.lost)
+    warn_about_blank_images(work.dataset, work.lost)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)
     if work.model.location is not None:
@@ -104,7 +104,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
 def _choose_views(
     config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec
 ) -> tuple[ViewSpec | None, dict[str, Any] | None]:
-    """Return how a view is made, and what a store records of the views; ``None`` if the options request none."""
+    """Return the augmentation for further views and its record in the store; ``None`` if no views are requested."""
     if config.views is None:
         return None, None
     recipe: StoredRecipe
@@ -126,17 +126,17 @@ def _choose_views(
 
 @dataclass(frozen=True)
 class _EmbeddingJob:
-    """Everything that embedding needs; the network is on its device.
+    """Inputs of an embedding run, with the network on its device.
 
     Attributes:
-        order: order of the classifier's columns; ``None``: its output is not stored.
-        dataset: the images to embed: all rows of the plan but those of a store that is extended.
-        reused: stores that rows are copied from; the first is the store that is extended, if there is one.
-        view: how further views are made that are also embedded; ``None``: none.
-        patch_shape: shape of the feature map; ``None``: patches are not stored.
-        reader: decodes images.
-        quick: the network in ONNX Runtime; ``None``: torch computes it.
-        lost: reason, by row, why almost nothing of an image is left after decoding.
+        order: order of the classifier's columns; ``None``: logits are not stored.
+        dataset: images to embed: all rows of the plan except those of a store to be extended.
+        reused: stores from which rows are copied; with ``--extend``, the first is the store to be extended.
+        view: augmentation for further views; ``None``: no further views.
+        patch_shape: shape of the feature map; ``None``: patch features are not stored.
+        reader: reader that decodes images.
+        quick: the network in ONNX Runtime; ``None``: PyTorch is used.
+        lost: by row, the reason why an image is almost blank after decoding.
     """
 
     config: EmbedConfig
@@ -165,7 +165,7 @@ class _EmbeddingJob:
 
 
 class _StartedRun(NamedTuple):
-    """Embedding that has begun, with the runs that write the store and the patches (``None`` without patches)."""
+    """Embedding in progress, with the runs that write the store and the patch features (``None``: none)."""
 
     work: _EmbeddingJob
     run: EmbeddingRun
@@ -173,7 +173,7 @@ class _StartedRun(NamedTuple):
 
 
 def _prepare(config: EmbedConfig) -> _EmbeddingJob:
-    """List the images, load the network, and plan; nothing is written."""
+    """List the images, load the network, and plan the run without writing anything."""
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
         dataset, labeled, old_classes = select_by_label_split(config)
@@ -218,14 +218,14 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
     reused = tuple(open_store(path) for path in others)
     if reused:
         plan = plan_reuse(plan, reused, dataset, extend=config.extend is not None)
-    # an unfinished run keeps the listing that it began with; images added since then are for the next store
+    # an unfinished run keeps its original list of images; images added since then are ignored
     plan = continue_plan(config.out, plan)
     dataset = _restore_listing(dataset, plan)
     pixels = model.view.size**2 + (0 if view is None else plan.num_views * view.size**2)
     source = dataset.source.source if isinstance(dataset.source, SelectedSource) else dataset.source
     num_workers = count_workers(
         config.num_workers,
-        0 if isinstance(source, ArraySource) else len(dataset),  # images in memory need no processes that decode
+        0 if isinstance(source, ArraySource) else len(dataset),  # images in memory need no decoding processes
         plan.batch_size * network.input_spec.channels * pixels,
         current_progress().message,
     )
@@ -234,7 +234,7 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
 
 
 def _begin(work: _EmbeddingJob) -> _StartedRun:
-    """Begin or continue the run."""
+    """Start or resume the run."""
     config, plan, network = work.config, work.plan, work.model.network
     patch_plan = None
     if work.patch_shape is not None:
@@ -245,7 +245,7 @@ def _begin(work: _EmbeddingJob) -> _StartedRun:
         cache_onnx(network, plan.model)
         quick = load_cached_onnx_network(plan.model, threads=torch.get_num_threads())
         if quick is None:
-            reason = (read_onnx_record(plan.model) or {}).get("failed", "it could not be cached")
+            reason = (read_onnx_record(plan.model) or {}).get("failed", "the model could not be cached")
             problem = f"{plan.model.name} is not available as ONNX: {reason}"
             raise ConfigError("--runtime onnx", problem, "Use --runtime torch.")
         work = replace(work, quick=quick)
@@ -253,7 +253,7 @@ def _begin(work: _EmbeddingJob) -> _StartedRun:
 
 
 def _embed_pending(begun: _StartedRun) -> int:
-    """Embed the missing parts of the store and the patches; return the number of embedded images."""
+    """Compute the missing parts of the embeddings and patch features; return the number of embedded images."""
     work, run, patches = begun
     rows_missing = set(run.pending_parts())
     patches_missing = set() if patches is None else set(patches.pending_parts())
@@ -264,15 +264,15 @@ def _embed_pending(begun: _StartedRun) -> int:
         return 0
     if config.processes > len(parts):
         current_progress().message(
-            f"only {len(parts)} of {config.processes} processes have work, since parts contain {run.plan.part_rows:,} "
-            "images: lower --part-rows"
+            f"only {len(parts)} of {config.processes} processes are used, since each part has {run.plan.part_rows:,} "
+            "images; to use more, lower --part-rows"
         )
     with current_progress().task("embed", total=sum(sizes.values())) as task:
         if config.ray_address is None and min(config.processes, len(parts)) == 1:
             for part in parts:
                 embedded += _embed_part(begun, *part, task)
             return embedded
-        device = work.runtime.device.type  # other nodes might choose another device
+        device = work.runtime.device.type  # other nodes could otherwise choose another device
         options = config.to_yaml_dict() | ({"device": device} if config.device == "auto" else {})
         elsewhere = apply(
             partial(_embed_part_elsewhere, json.dumps(options)),
@@ -290,19 +290,19 @@ def _embed_pending(begun: _StartedRun) -> int:
 
 @lru_cache(maxsize=1)
 def _begin_once(options: str) -> _StartedRun:
-    """Begin the run in a process of a pool, only once."""
+    """Join the run in a worker process, only once per process."""
     return _begin(_prepare(EmbedConfig.model_validate(json.loads(options))))
 
 
 def _embed_part_elsewhere(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
-    """Embed one part of a store that another process has started; see ``_embed_part`` and ``_Work.lost``."""
+    """Embed one part in a worker process; see ``_embed_part`` and ``_EmbeddingJob.lost``."""
     begun = _begin_once(options)
     begun.work.lost.clear()
     return _embed_part(begun, *part, Task()), dict(begun.work.lost)
 
 
 def _publish(begun: _StartedRun) -> EmbeddingStore:
-    """Join the parts, first of the store, then of the patches; return the store."""
+    """Join the parts of the store and then those of the patch features; return the store."""
     work, run, patches = begun
     shards = work.config.shards
     if not run.already_done:
@@ -313,17 +313,17 @@ def _publish(begun: _StartedRun) -> EmbeddingStore:
     expected = 0 if shards is None else len(shard_borders(store.n, shards))
     if run.already_done and not run.plan.base_rows and store.num_shards != expected:
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
-        current_progress().warning(f"{store.path} already exists and remains {held}; `labelkit pack` can change this")
+        current_progress().warning(f"{store.path} already exists {held}; to change this, use `labelkit pack`")
     if run.already_done:
         _warn_of_changed_files(work.dataset.root, store)
     if patches is not None and patches.already_done:
-        # only a complete set of patches counts as done
+        # verify that all patch files are complete
         open_patches(store).verify()
     return store
 
 
 def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
-    """Warn if the size of image files has changed since they were embedded, because files are recognized by name."""
+    """Warn if files, which are recognized by name, have changed in size since they were embedded."""
     if root is None or not store.has_images:
         return
     changed = []
@@ -335,12 +335,11 @@ def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
         count = "1 image file was" if len(changed) == 1 else f"{len(changed):,} image files were"
         current_progress().warning(
             f"{count} changed after {store.path} was created, first: {changed[0]}; the store is not updated (to embed "
-            "all images again: --overwrite)"
+            "all images again, pass --overwrite)"
         )
 
 
 def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
-    """Return the final report."""
     work, run, patches = begun
     out = work.config.out
     already_done = run.already_done and (patches is None or patches.already_done)
@@ -352,7 +351,7 @@ def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, sec
             [store.path, 0 if reused is None else int((reused[:, 0] == number).sum())]
             for number, store in enumerate(work.reused)
         ]
-        tables.append(Table("copied, not computed", ["from", "rows"], shown))
+        tables.append(Table("embeddings copied from existing stores", ["from", "rows"], shown))
     if patches is not None:
         found = summarize_patches(patches_folder(out), patches.plan, open_patches(store).num_patches)
         values["patches"] = found
@@ -363,12 +362,12 @@ def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, sec
         columns = ["patches", "grid", "per image", "dim", "type", "layer", "MiB", "path"]
         tables.append(Table("", columns, [row]))  # type: ignore[list-item] # a number, as above
     if store.skipped:
-        tables.append(Table("images left out", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
+        tables.append(Table("skipped images", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
     return SimpleResult(values, tuple(paths), tuple(tables), unchanged=already_done)
 
 
 def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
-    """Return the dataset with the rows of a plan; files that vanished since are found to be missing when read."""
+    """Return the dataset with the images of a plan; deleted files are reported when they are read."""
     old, ids = set(plan.sample_ids[: plan.base_rows]), tuple(plan.sample_ids[plan.base_rows :])
     if old:
         dataset = dataset.select([row for row, name in enumerate(dataset.sample_ids) if name not in old])
@@ -380,11 +379,11 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
         missing = [name for name in ids if name not in place]
         if missing:
             problem = f"{len(missing)} images have disappeared since this run began, first: {missing[0]!r}"
-            raise DatasetError(dataset.name, problem, "Restore these images, or pass a different --out.")
+            raise DatasetError(dataset.name, problem, "Restore these images, or choose another --out.")
         source = select_source(dataset.source, np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)
-    current_progress().message("the images have changed since this run began; the original list is embedded")
+    current_progress().message("the dataset has changed since this run began; the images listed then are embedded")
     n = len(ids)
     return replace(
         dataset,
@@ -399,9 +398,9 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
 
 
 def _embed_part(begun: _StartedRun, k: int, with_rows: bool, with_patches: bool, task: Task) -> int:
-    """Embed the images of a part, but copy rows that other stores have; return the number of embedded images.
+    """Embed the images of a part, and copy embeddings from other stores; return the number of embedded images.
 
-    The remaining images are batched within the part, so that its bytes depend on the plan alone.
+    Batches do not cross parts, so that the bytes of a part depend only on the plan.
     """
     work, run, patches = begun
     start, end = run.part_range(k)
@@ -430,7 +429,7 @@ def _embed_part(begun: _StartedRun, k: int, with_rows: bool, with_patches: bool,
 def _embed_rows(
     work: _EmbeddingJob, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
 ) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
-    """Embed some images of ``work.dataset``; return columns of the readable ones, and the others with reasons."""
+    """Embed the given images; return the columns of the readable images, and unreadable rows with reasons."""
     runtime, config, network, order = work.runtime, work.config, work.model.network, work.order
     plan = work.plan
     found: dict[str, list[NDArray[Any]]] = {
@@ -490,13 +489,13 @@ def _embed_rows(
 
 
 def _describe_plan(work: _EmbeddingJob) -> SimpleResult:
-    """Estimate the time for embedding from two batches of real images after a warm-up batch; no store is written."""
+    """Estimate the time for embedding from two batches after a warm-up batch, without writing a store."""
     config, runtime, model, dataset = work.config, work.runtime, work.model, work.dataset
     plan, shape = work.plan, work.patch_shape
     if work.uses_onnx:
         work = replace(work, quick=load_cached_onnx_network(plan.model, threads=torch.get_num_threads()))
     rows = np.arange(min(len(dataset), 2 * plan.batch_size), dtype=np.int64)
-    _embed_rows(work, rows[: plan.batch_size], None, Task())  # warm-up: the device starts and chooses kernels
+    _embed_rows(work, rows[: plan.batch_size], None, Task())  # warm-up
     started = time.perf_counter()
     _embed_rows(work, rows, None, Task())
     seconds = (time.perf_counter() - started) / max(1, len(rows))
@@ -532,9 +531,9 @@ def _describe_plan(work: _EmbeddingJob) -> SimpleResult:
     return SimpleResult(values, (), shown)
 
 
-# ---- runtime: chosen once and recorded, so that an unfinished run continues as it began
+# ---- runtime: chosen once and recorded, so that a resumed run uses the same one
 
-#: Minimum number of images for an export, which takes as long as a hundred images or more, once per network.
+#: Minimum number of images for which ONNX export (once per network, as long as 100 images or more) pays off.
 _WORTH_AN_EXPORT: Final = 200
 _ONNX: Final = "onnxruntime"
 
@@ -542,10 +541,10 @@ _ONNX: Final = "onnxruntime"
 def _choose_numerics(
     config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, num_images: int, *, with_logits: bool
 ) -> dict[str, Any]:
-    """Choose runtime and batch size: from the options, otherwise from an earlier run, otherwise a suitable default.
+    """Choose runtime and batch size: from the options, else from an unfinished run, else a suitable default.
 
     Returns:
-        What a store records of the computation: ``batch_size`` and, with ONNX Runtime, its version, among others.
+        Numerics record of the store, including ``batch_size`` and, with ONNX Runtime, its version.
     """
     before = read_recorded_numerics(config.out, overwrite=config.overwrite)
     if not before and config.extend is not None:
@@ -559,7 +558,7 @@ def _choose_numerics(
     if runtime.device.type != "cpu" or config.precision != "float32":
         needs = "a CPU and float32"
     elif config.dense or with_logits:
-        needs = "the embeddings alone (--no-logits, and no --dense)"
+        needs = "--no-logits, and is not possible with --dense"
     elif not is_onnx_enabled() or missing_packages():
         needs = "the packages of `pip install onnx onnxruntime onnxscript`"
     else:
@@ -581,6 +580,6 @@ def _choose_numerics(
 
 
 def _is_depthwise(network: nn.Module) -> bool:
-    """Return whether a network has depthwise convolutions, which torch computes slowly on a CPU."""
+    """Return whether a network has depthwise convolutions, which are slow in PyTorch on a CPU."""
     convolutions = (module for module in network.modules() if isinstance(module, nn.Conv2d))
     return any(one.groups == one.in_channels > 1 and max(one.kernel_size) > 1 for one in convolutions)

@@ -1,4 +1,4 @@
-"""Selection of the images to embed and of their labels: by the options, or as in the training run."""
+"""Select the images to embed and their labels, according to the options or as in the training run."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -25,19 +25,19 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import label_keys
 
-#: Options that choose the usable labels.
+#: Options that select the usable labels.
 _CHOOSING: Final = ("label_split", "num_old_classes", "old_classes", "label_ratio", "num_labels")
-#: Options that change a draw of labels.
+#: Options that affect the sampling of labels.
 _DRAWING: Final = ("label_seed", "imbalance_factor", "split_seed")
-#: Options that hold out images, which happens before training.
+#: Options that hold out images, which applies before training.
 _HOLDING: Final = ("holdout", "pool_splits", "holdout_classes")
 
-#: Number of images whose files are compared with those of the run.
+#: Number of image files that are compared with those of the run.
 _COMPARED: Final = 8
 
 
 def select_by_label_split(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Select the images to embed, their labeled rows and the old classes according to ``--label-split``."""
+    """Return the images to embed, and masks of labeled images and old classes, according to ``--label-split``."""
     return _collect_selection(prepare_data(config))
 
 
@@ -53,22 +53,22 @@ def _collect_selection(prepared: PreparedData) -> tuple[ImageDataset, NDArray[np
 def select_by_run_split(
     config: EmbedConfig, run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset
 ) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
-    """Select the same images, labeled rows, old classes and order of classifier columns as the training run.
+    """Return the images, masks of labeled images and old classes, and the logit order as in the training run.
 
-    For the dataset that the run was trained on, recognized by its labeled images and their files, the usable labels
-    are those that training used. If training used none, ``--label-split`` may choose labels; images that the run held
-    out stay held out. Labels of another dataset are chosen by ``--label-split``.
+    For the dataset on which the run was trained (recognized by its labeled images and their files), the usable labels
+    are those used in training. If training used no labels, ``--label-split`` may select some; images held out from
+    training remain held out. For other datasets, ``--label-split`` selects the labels.
 
     Args:
         config: the options.
         run_split: content of ``split.json`` of the run.
-        num_outputs: number of columns of its classifier.
-        dataset: the whole listing.
+        num_outputs: number of outputs of the run's classifier.
+        dataset: the whole dataset.
     """
     is_own = is_run_dataset(run_split, dataset) and _has_run_files(run_split, dataset)
     if is_own and config.labels is not None:
         current_progress().message(
-            f"using labels from {config.labels}, not those that {config.checkpoint} was trained with"
+            f"using the labels from {config.labels} instead of those on which {config.checkpoint} was trained"
         )
         dataset, labeled, old = select_by_label_split(config)
     elif is_own:
@@ -78,11 +78,11 @@ def select_by_run_split(
                 remedy = f"Remove {flag(name)}."
                 if name not in _HOLDING:
                     remedy += (
-                        " --label-split and --old-classes apply only after training without labels "
+                        " --label-split and --old-classes have an effect only if the run was trained without labels "
                         "(--label-split none)."
                     )
                 raise ConfigError(
-                    flag(name), f"has no effect here: {config.checkpoint} is a run, so its split is used", remedy
+                    flag(name), f"has no effect, since the label split of run {config.checkpoint} is used", remedy
                 )
         own_splits = has_own_splits(dataset) and not run_split.get("replaces_splits")
         if run_split.get("held_out") and not own_splits:
@@ -95,8 +95,8 @@ def select_by_run_split(
             labeled, old = find_run_labels(run_split, dataset)
     else:
         current_progress().message(
-            f"{config.dataset} is not the dataset that the run was trained on ({run_split['dataset']}): labels follow "
-            "--label-split"
+            f"{config.dataset} is not the dataset on which the run was trained ({run_split['dataset']}), so labels are "
+            "selected by --label-split"
         )
         dataset, labeled, old = select_by_label_split(config)
     order = output_column_order(run_split, num_outputs, dataset, old, include=config.logits)
@@ -104,21 +104,21 @@ def select_by_run_split(
 
 
 def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
-    """Return whether a dataset is the one that a run was trained on, judging by its labeled images."""
+    """Return whether a run was trained on a dataset, judging by the labeled images."""
     used = set(run_split["split"]["labeled"])
     present = len(used.intersection(dataset.sample_ids))
-    # labels of --labels may be of classes that the dataset does not have; an earlier version did not store them
+    # --labels may have added classes that the dataset does not have; earlier versions did not store them
     return ("labels" in run_split or set(_trained_names(run_split)) <= set(dataset.class_names)) and (
-        # a few images may have been removed since; another dataset can have a few of the same names
+        # some images may have been removed since; other datasets may have some names in common
         2 * present > len(used) or (not used and dataset.name == run_split["dataset"])
     )
 
 
 def _has_run_files(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
-    """Return whether most of the first labeled images have the files of the run, as far as it stored their digests."""
+    """Return whether most of the first labeled images have the same files as in the run (if it stored digests)."""
     used = set(run_split["split"]["labeled"])
     known = _split_keys(run_split.get("trained_labels") or "")
-    if known <= _split_keys(label_keys(used, None)):  # names alone
+    if known <= _split_keys(label_keys(used, None)):  # only names were stored
         return True
     found = []
     for row in [row for row, name in enumerate(dataset.sample_ids) if name in used][:_COMPARED]:
@@ -129,14 +129,14 @@ def _has_run_files(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
 
 
 def _split_keys(text: str) -> set[str]:
-    """Return the keys that ``label_keys`` joined."""
+    """Split a string from ``label_keys`` into its keys."""
     return {text[start : start + 16] for start in range(0, len(text), 16)}
 
 
 def apply_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> ImageDataset:
-    """Return a run's dataset with the labels that the run used, which may have come from ``--labels``.
+    """Return a dataset with the labels that a run used, which may have come from ``--labels``.
 
-    If the dataset does not have all of their classes, its own labels are of another kind and are left out.
+    If the dataset does not have all of their classes, its own labels are ignored.
     """
     if not run_split.get("labels"):
         return dataset
@@ -152,7 +152,7 @@ def apply_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> Ima
 
 
 def find_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return masks of the images (n,) and classes (k,) whose labels a run used."""
+    """Return masks of the images (n,) and the classes (k,) whose labels a run used."""
     old = np.isin(dataset.class_names, _trained_names(run_split))
     used = set(run_split["split"]["labeled"])
     labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)
@@ -167,10 +167,10 @@ def output_column_order(
 
     Args:
         run_split: content of ``split.json`` of the run.
-        num_outputs: number of columns of the classifier; 0: there is no classifier.
-        dataset: the images to embed.
+        num_outputs: number of outputs of the classifier; 0: there is no classifier.
+        dataset: images to embed.
         old: (k,) mask of its labeled classes.
-        include: show a message if the output is not stored.
+        include: show a message if the logits are not stored.
     """
     if not num_outputs:
         return None
@@ -179,10 +179,10 @@ def output_column_order(
     if set(names) != set(trained_names):
         if include:
             current_progress().message(
-                "the classes of the run's classifier differ from the labels here, so its logits are not stored"
+                "the run's classifier has other classes than the labels here, so its logits are not stored"
             )
         return None
-    # old classes ascending, then the anonymous columns
+    # old classes in class order, then the outputs without a class
     columns = [trained_names.index(name) for name in names]
     return np.array([*columns, *range(len(columns), num_outputs)], dtype=np.int64)
 

@@ -1,4 +1,4 @@
-"""Reuse of rows of finished stores in a new store, as copies or shards: the same images, embedded by the same model."""
+"""Reuse embeddings of existing stores (same images, same model) in a new store, as copies or as shards."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,30 +22,30 @@ def plan_reuse(
 ) -> EmbeddingPlan:
     """Plan which embeddings to copy from existing stores instead of computing them.
 
-    Every image file is read once for its digest.
+    All image files are read once to compute their digests.
 
     Args:
-        plan: the plan of the new store.
+        plan: plan of the new store.
         stores: stores to copy from.
-        dataset: the images of the plan.
-        extend: keep all rows of the first store, in its shards, followed by those of images with other names. Labels
-            and splits are those of the dataset; an image that is no longer in it keeps its own.
+        dataset: images of the plan.
+        extend: keep all rows of the first store, in its shards, followed by images with other names. Labels and splits
+            are taken from the dataset; images that are no longer in the dataset keep theirs.
 
     Raises:
-        Mismatch: a store was made by another model or with other options; the message lists the keys. Or an image of
-            the store to extend has changed.
-        ConfigError: the store to extend has no shards.
+        Mismatch: a store was created with another model or other options, which the message lists; or an image in the
+            store to be extended has changed.
+        ConfigError: the store to be extended has no shards.
     """
     for store in stores:
         _check_reusable(store, plan)
     if extend and stores[0].shards is None:
         remedy = f"Split it first: `labelkit pack --index {stores[0].path} --out NAME.h5 --shards 1`."
-        raise ConfigError("--extend", f"{stores[0].path} is a single file, to which no shard can be added", remedy)
+        raise ConfigError("--extend", f"{stores[0].path} is a single file, so no shards can be added", remedy)
 
     def digest(row: int) -> bytes | None:
         try:
             return dataset.source.read(row).sha256
-        except BadImageError:  # found again, and reported, when the image is embedded
+        except BadImageError:  # reported when the image is embedded
             return None
 
     of_files = list(run_in_threads(digest, range(len(dataset)), "digests"))
@@ -60,19 +60,19 @@ def plan_reuse(
 def _extend(
     plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], digests: Sequence[bytes | None], dataset: str
 ) -> EmbeddingPlan:
-    """Prepend the rows of the first store to the plan, which then computes only images with other names."""
+    """Prepend the rows of the first store to the plan, so that only images with other names are embedded."""
     base, place = stores[0], {name: row for row, name in enumerate(plan.sample_ids)}
     rows = np.array([place.pop(name, -1) for name in base.sample_ids] + [*place.values()], dtype=np.int64)
     new, removed = rows[base.n :].tolist(), np.flatnonzero(rows < 0)
     pairs = zip(base.sample_ids, rows.tolist(), base.sha256, strict=False)
     changed = [name for name, row, digest in pairs if row >= 0 and digests[row] not in (None, digest.tobytes())]
     if changed:
-        problem = f"{len(changed)} of its images have the same names as images with other content, first: {changed[0]}"
+        problem = f"{len(changed)} of its images have changed since they were embedded, first: {changed[0]}"
         raise Mismatch(str(base.path), problem, "Rename these images, or pass this store as --reuse, not --extend.")
     current_progress().message(f"{len(new):,} new images are added to the {base.n:,} images of {base.path}")
     if len(removed):
         first = base.sample_ids[removed[0]]
-        note = f"{len(removed):,} of the earlier images are not in {dataset}, but are kept, first: {first}"
+        note = f"{len(removed):,} of the earlier images are no longer in {dataset}, but are kept, first: {first}"
         current_progress().message(note)
     values: dict[str, Any] = {}
     for column, names in (("labels", "class_names"), ("splits", "split_names")):
@@ -93,8 +93,8 @@ def _extend(
     if len(twice):
         then = base.sample_ids[found[twice[0], 1]]
         current_progress().warning(
-            f"{len(twice):,} of the new images are in {base.path} under another name, and are stored twice, first: "
-            f"{ids[twice[0]]} is {then}. If all paths begin at another folder now, pass the dataset as before"
+            f"{len(twice):,} of the new images are already in {base.path} under another name, so they are stored twice "
+            f"(first: {ids[twice[0]]} is {then}). If paths now start at another folder, pass --dataset as before"
         )
     return replace(
         plan,
@@ -105,16 +105,16 @@ def _extend(
     )
 
 
-# Keys that affect only the last bits of a row, as its batch does.
+# Settings that change embeddings only by rounding errors.
 _LAST_BITS = {"batch_size", "threads", "torch", "onnxruntime", "trial"}
 
 
 def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
-    """Check that a store has the embeddings that an embedding plan would compute for the same images.
+    """Check that a store has the embeddings that a plan would compute for the same images.
 
-    The weights, layer and pooling of the network, the preprocessing, the number types of the computation and of the
-    rows, the kind of device, further outputs, and the recipe of views must agree; the source of the model, batch size,
-    threads and runtime (torch or ONNX Runtime, and its version) may differ.
+    The network's weights, layer and pooling, the preprocessing, the precision and stored data type, the device type,
+    the logits, and the augmentation of views must agree. The model's source, batch size, threads and runtime (PyTorch
+    or ONNX Runtime, and its version) may differ.
     """
     if not store.has_images:
         problem = "its embeddings were imported without images, so they cannot be assigned to images"
@@ -138,7 +138,7 @@ def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
 
 
 def _old_names(holder: EmbeddingStore | EmbeddingPlan) -> list[str]:
-    """Return the names of the classes of the first columns of a classifier."""
+    """Return the names of the old classes, to which the first logits belong."""
     if holder.old_classes is None:
         return []
     return [name for name, old in zip(holder.class_names, holder.old_classes, strict=True) if old]
@@ -147,9 +147,9 @@ def _old_names(holder: EmbeddingStore | EmbeddingPlan) -> list[str]:
 def _match_rows(
     stores: Sequence[EmbeddingStore], sample_ids: Sequence[str], digests: Sequence[bytes | None]
 ) -> NDArray[np.int64]:
-    """Match images to rows of stores by their files: return (n, 2) index of a store and row in it, -1 without a match.
+    """Match images to rows of stores by file content; return (n, 2) store indices and rows, -1 = no match.
 
-    If several rows have the same file, the row of the same name is used, else the first row of the first store.
+    If several rows have the same content, the row with the same name is preferred, else the first row is used.
     """
     first: dict[bytes, tuple[int, int]] = {}
     named: dict[tuple[bytes, str], tuple[int, int]] = {}
@@ -167,10 +167,10 @@ def _match_rows(
 def copy_rows(
     stores: Sequence[EmbeddingStore], places: NDArray[np.int64], names: Sequence[str]
 ) -> dict[str, NDArray[np.generic]]:
-    """Read columns with m rows from several stores, given (m, 2) positions: index of a store and row in it.
+    """Read columns with m rows from several stores; ``places`` (m, 2) are store indices and rows.
 
     Raises:
-        Damaged: a block of rows is not as it was written.
+        Damaged: a block of rows has changed since it was written.
     """
     columns: dict[str, NDArray[np.generic]] = {}
     for number, store in enumerate(stores):

@@ -35,16 +35,16 @@ from labelkit.training.run_dir import SPLIT
 _ROWS_AT_A_TIME = 4096
 
 
-def embed_rows(config: EmbedConfig) -> SimpleResult:
+def apply_head_to_store(config: EmbedConfig) -> SimpleResult:
     """Pass the embeddings of a store through the head of a run that was trained on embeddings of the same model.
 
-    Names, splits, and the columns about images are kept. For the store that the run was trained on, or one with its
-    images, the usable labels are those that training used; another store keeps its own.
+    Names, splits and image properties are kept. For the store on which the run was trained, or a store with its images,
+    the usable labels are those used in training; other stores keep their own.
 
     Raises:
         CheckpointError: the run cannot be used.
-        Mismatch: the run was trained on rows of another model.
-        OutputExistsError: the output exists and contains something else.
+        Mismatch: the run was trained on embeddings of another model.
+        OutputExistsError: the output exists and has different content.
     """
     assert config.index is not None
     assert config.checkpoint is not None
@@ -61,12 +61,12 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     if keys:
         raise Mismatch(
             str(data.store.path),
-            f"was made by a different model than the embeddings of run {config.checkpoint}: {', '.join(keys)} differ",
-            f"Embed the images with {made_by.name} from {made_by.source} first.",
+            f"has embeddings of a different model than run {config.checkpoint}: {', '.join(keys)} differ",
+            f"First embed the images with {made_by.name} from {made_by.source}.",
         )
     runtime = Runtime(device=config.device, threads=config.threads)
     head, of_rows = run.method.main_network(), data.store.model
-    # as if images had passed through the model of the rows and the head
+    # the same identity as if the images had passed through both the model and the head
     model = ModelIdentity(
         **headed_identity({"name": of_rows.name, "layer": of_rows.layer, "pooling": of_rows.pooling}, head),
         weights_fingerprint=combined_fingerprint(of_rows, head),
@@ -81,7 +81,7 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     }  # fmt: skip
     done = config.out.exists() and not config.overwrite
     if done and open_store(config.out).plan_digest != json_digest(recipe):
-        raise output_exists(config.out, state="and was made from other embeddings, another model or other options")
+        raise output_exists(config.out, state="and was created from other embeddings, another model or other options")
     if not done:
         _write(config, run, data, model, runtime, recipe)
     store = open_store(config.out)
@@ -163,10 +163,10 @@ def store_summary(
 
     Args:
         store: the store.
-        seconds: time taken in seconds.
-        embedded_now: number of rows computed in this time.
-        already_done: whether the store existed before.
-        num_reused: number of rows copied.
+        seconds: elapsed time in seconds.
+        embedded_now: number of embeddings computed in this time.
+        already_done: whether the store already existed.
+        num_reused: number of copied embeddings.
     """
     labeled = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
     model = store.model

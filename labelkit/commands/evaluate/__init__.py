@@ -1,1 +1,1 @@
-"""``evaluate``: score groups, answers, classifiers, retrieval and dense features against true labels."""
+"""``evaluate``: score clusterings, predictions, classifiers, retrieval and patch features against true labels."""

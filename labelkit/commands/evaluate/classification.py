@@ -1,4 +1,4 @@
-"""Evaluate a classifier on images that it was not trained on, by its output in a store."""
+"""Evaluate a classifier on held-out images, from its logits in a store."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,11 +29,11 @@ _CONFUSIONS_SHOWN = 10
 def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResult:
     """Evaluate a classifier's accuracy on all images, on classes grouped by number of training images, and per class.
 
-    Intervals are from resampled images; they do not include variation between trainings.
+    Confidence intervals are from resampled images; they do not include the variation between training runs.
 
     Raises:
-        ConfigError: there is no such split.
-        StoreError: there is nothing to score.
+        ConfigError: the split does not exist.
+        StoreError: the store has no logits, or no labels for the split.
     """
     store = open_store(config.index)
     split, rows = _choose_rows(store, config.split)
@@ -44,7 +44,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
         trained &= np.asarray(store.labeled, dtype=bool)
     train_counts = np.bincount(labels[trained], minlength=num_classes) if trained.any() else None
     labels = labels[rows]
-    # a store of test images alone does not say how many images of a class were trained on
+    # a store that contains only test images does not record the number of training images per class
     unseen = [] if train_counts is None else [names[i] for i in np.flatnonzero(train_counts == 0)]
     if unseen:
         current_progress().warning(
@@ -86,7 +86,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
 def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int64]]:
     if store.labels is None or not store.class_names:
         raise StoreError(
-            f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a dataset with labels."
+            f"{store.path}:/labels", "there are no labels to compare the logits with", "Embed a dataset with labels."
         )
     if "logits" not in store.extras:
         raise StoreError(
@@ -98,19 +98,19 @@ def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int
         split = next((name for name in HELD_OUT_SPLITS if name in store.split_names), "")
     if not split:
         problem = f"{store.path} has neither a test nor a val split"
-        raise ConfigError("--split", problem, "Choose one of these splits, or all.")
-    return split, labeled_rows(store, split, remedy="Pass a different value for --split.")
+        raise ConfigError("--split", problem, f"Choose one of: {', '.join((*store.split_names, 'all'))}.")
+    return split, labeled_rows(store, split, remedy="Choose another --split.")
 
 
 def _read_scores(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return scores (m, c) with columns in the order of the store's classes; -inf where the classifier has none."""
+    """Return logits (m, c) in the order of the store's classes; -inf for classes that the classifier does not have."""
     num_classes = len(store.class_names)
     old = np.ones(num_classes, bool) if store.old_classes is None else np.asarray(store.old_classes, bool)
-    # the order of `labelkit embed`: labeled classes ascending, then the others
+    # the order in `labelkit embed`: old classes first, then the others
     columns = np.concatenate([np.flatnonzero(old), np.flatnonzero(~old)])
     outputs = np.asarray(store.extras["logits"], dtype=np.float32)[rows]
     scores = np.full((len(rows), num_classes), -np.inf, dtype=np.float32)
-    count = min(num_classes, outputs.shape[1])  # further outputs have no class
+    count = min(num_classes, outputs.shape[1])  # further outputs belong to no class
     scores[:, columns[:count]] = outputs[:, :count]
     return scores
 
@@ -122,7 +122,7 @@ def _group_scores(
     groups: Mapping[str, NDArray[np.int64]],
     per_class: NDArray[np.float64],
 ) -> list[dict[str, Any]]:
-    """Score all images, and those of each group of classes with images; intervals contain 95% of the resamples."""
+    """Compute accuracies over all images and over each non-empty group of classes, with 95% bootstrap intervals."""
     right = scores.argmax(axis=1) == labels
     found = []
     for name, classes in {"all": np.unique(labels), **groups}.items():
@@ -161,17 +161,17 @@ def _tables(config: EvaluateClassificationConfig, values: Mapping[str, Any]) -> 
     ]
     tables = [
         Table(
-            f"accuracy in % on split {values['split']}; balanced: mean over classes",
+            f"accuracy in % on split {values['split']} (balanced: mean over classes)",
             ["classes", "number", "images", "top 1", "95% interval", "top 5", "balanced"],
             scores,
         )
     ]
     if values["confusions"]:
         shown: list[list[Cell]] = [list(entry.values()) for entry in values["confusions"]]
-        tables.append(Table("taken for another class most often", ["true class", "named", "images"], shown))
+        tables.append(Table("most frequent confusions", ["true class", "predicted class", "images"], shown))
     if config.per_class:
         table: list[list[Cell]] = [
             [one["class"], one["train_images"], one["images"], percent(one["accuracy"])] for one in values["per_class"]
         ]
-        tables.append(Table("each class in %", ["class", "training images", "images", "accuracy"], table))
+        tables.append(Table("accuracy per class in %", ["class", "training images", "images", "accuracy"], table))
     return tuple(tables)

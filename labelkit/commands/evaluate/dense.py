@@ -1,4 +1,4 @@
-"""Shared parts of the evaluations of patch features: inputs, scores, and contact sheets of true and predicted masks."""
+"""Shared parts of the evaluations of patch features: inputs, scores, and contact sheets of masks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import SheetCell, write_contact_sheet
 from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.evaluate.options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
@@ -36,7 +36,7 @@ from labelkit.training.devices import Runtime
 
 
 class PixelPatchNetwork(PixelNetwork):
-    """Network without weights whose patch features are the pixels of each patch; 1 or 3 channels, sizes in pixels."""
+    """Network without weights whose patch features are the pixels of each patch (1 or 3 channels; sizes in pixels)."""
 
     def __init__(self, size: int, channels: int, patch_size: int) -> None:
         super().__init__(size, channels)
@@ -46,13 +46,13 @@ class PixelPatchNetwork(PixelNetwork):
         """Return the pixels of each image patch as features (b, rows, cols, c * patch_size**2).
 
         Raises:
-            ConfigError: the image is not a whole number of patches.
+            ConfigError: the image size is not a multiple of the patch size.
         """
         height, width = images.shape[-2:]
         side = self.patch_size
         if height % side or width % side or min(height, width) < side:
             problem = f"height and width must be multiples of the patch size ({side} pixels), got {height} x {width}"
-            raise ConfigError("--image-size", problem, "Choose another size.")
+            raise ConfigError("--image-size", problem, f"Choose a multiple of {side}.")
         return functional.pixel_unshuffle(images, side).permute(0, 2, 3, 1)
 
 
@@ -64,8 +64,8 @@ class FrozenNetwork:
     """Frozen network whose patch features are evaluated.
 
     Attributes:
-        network: the network, on the device, in evaluation mode.
-        size: side of whole images in pixels.
+        network: network on its device, in evaluation mode.
+        size: side length of resized whole images in pixels.
         batch_size: images per forward pass.
     """
 
@@ -75,7 +75,7 @@ class FrozenNetwork:
 
     @property
     def device(self) -> torch.device:
-        """Device that the network is on."""
+        """Device of the network."""
         tensors = [*self.network.parameters(), *self.network.buffers()]
         return tensors[0].device
 
@@ -93,9 +93,9 @@ class ImageBatch:
 
     Attributes:
         rows: (b,) rows of the dataset.
-        features: (b, rows, cols, f).
-        pixels: (h, w, c) of each image.
-        masks: (h, w) of each image.
+        features: (b, rows, cols, f) patch features.
+        pixels: (h, w, c) for each image.
+        masks: (h, w) for each image.
     """
 
     rows: NDArray[np.int64]
@@ -119,8 +119,8 @@ class DenseInput:
     """Network and dataset for an evaluation of patch features.
 
     Attributes:
-        frozen: the network.
-        dataset: the dataset, with masks.
+        frozen: frozen network.
+        dataset: dataset with masks.
         record: description of both, as plain JSON.
         network: name of the network in tables.
     """
@@ -134,18 +134,16 @@ class DenseInput:
 def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
     """Load the network and the dataset for an evaluation of patch features.
 
-    Masks must contain classes or, if ``classes`` is false, objects of films.
+    Masks must contain classes or, if ``classes`` is false, objects in videos.
 
     Raises:
         ConfigError: an output file already exists, or the network has no patch features.
-        DatasetError: the set does not exist, has no masks, or has masks of the other kind.
+        DatasetError: the dataset does not exist, has no masks, or has masks of the other kind.
         CheckpointError: the network cannot be loaded.
     """
     dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
     if dataset.masks is None:
-        raise DatasetError(
-            config.dataset, "has no masks", "Choose a dataset with masks (`labelkit datasets` lists mask classes)."
-        )
+        raise DatasetError(config.dataset, "has no masks", "Choose a dataset with masks (see `labelkit datasets`).")
     if bool(dataset.mask_classes) != classes:
         kind = "mark objects in videos, not classes" if classes else "mark classes, not objects in videos"
         remedy = f"Use `labelkit evaluate {'tracking' if classes else 'segmentation'}` instead."
@@ -178,14 +176,14 @@ def describe_dense_network(model: EmbeddingNetwork) -> dict[str, object]:
 
 
 def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
-    """Check that a network has as many input channels as the images.
+    """Check that the network and the images have the same number of channels.
 
     Raises:
         ConfigError: the numbers differ.
     """
     channels = model.network.input_spec.channels
     if channels != dataset.in_channels:
-        problem = f"{dataset.name} has {dataset.in_channels} channels, but the network requires {channels}"
+        problem = f"images of {dataset.name} have {dataset.in_channels} channels, but the network requires {channels}"
         raise ConfigError("--dataset", problem, "Choose another network or dataset.")
 
 
@@ -196,14 +194,14 @@ def choose_rows(
 
     Args:
         dataset: the dataset.
-        split: the requested split; ``auto`` = the first of ``order`` that the set has.
+        split: the requested split; ``auto`` = the first split in ``order`` that the dataset has.
         order: names of splits, including ``all`` if all images may be used.
-        option: option that requests the split, for messages.
-        limit: maximum number of rows, drawn at random.
-        seed: seed of the draw.
+        option: option that specifies the split, for messages.
+        limit: maximum number of rows; more are sampled at random.
+        seed: random seed for sampling.
 
     Raises:
-        ConfigError: the set has none of these splits.
+        ConfigError: the dataset has none of these splits.
         DatasetError: the split does not exist, or is empty.
     """
     if split == "auto":
@@ -222,7 +220,7 @@ def choose_rows(
 
 
 class ChosenSplits(NamedTuple):
-    """Names and rows of the training split and of the evaluation split."""
+    """Names and rows of the training and evaluation splits."""
 
     train: str
     train_rows: NDArray[np.int64]
@@ -233,10 +231,10 @@ class ChosenSplits(NamedTuple):
 def choose_splits(
     config: EvaluateSegmentationConfig | EvaluateDetectionConfig, dataset: ImageDataset, order: Sequence[str]
 ) -> ChosenSplits:
-    """Choose a split for training (for ``auto``, the first available one in ``order``) and another for evaluation.
+    """Choose a split for training (``auto``: the first available split in ``order``) and another for evaluation.
 
     Raises:
-        ConfigError: there are no such splits, or they share images.
+        ConfigError: there are no such splits, or they have images in common.
         DatasetError: a split does not exist, or is empty.
     """
     (train, train_rows), (scored, eval_rows) = (
@@ -254,15 +252,15 @@ def choose_splits(
 
 
 def compute_mask_scores(counts: SegmentationCounts, dataset: ImageDataset) -> SegmentationScores:
-    """Compute the scores of counted pixels.
+    """Compute segmentation scores from pixel counts.
 
     Raises:
-        DatasetError: no pixel was counted.
+        DatasetError: all pixels are ignored.
     """
     if counts.counts.any():
         return counts.scores()
-    remedy = "Check that the masks contain class numbers other than 255."
-    raise DatasetError(dataset.name, "all scored pixels have the ignored value (255)", remedy)
+    remedy = "Check that the masks contain class indices other than 255."
+    raise DatasetError(dataset.name, "all pixels in the masks have the ignored value (255)", remedy)
 
 
 def average_mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:
@@ -287,7 +285,7 @@ def average_mask_scores(scores: Sequence[SegmentationScores], names: Sequence[st
 
 
 def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path, ...]:
-    """Write scores as indented JSON if an output path is given."""
+    """Write scores as indented JSON if a path is passed; return the paths written."""
     if path is None:
         return ()
     commit_bytes(path, (json.dumps(to_json_types(values), indent=1, ensure_ascii=False) + "\n").encode())
@@ -297,13 +295,13 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
 def make_mask_result(
     config: DenseConfig,
     values: dict[str, object],
-    pictures: Sequence[MaskPicture],
+    pictures: Sequence[MaskExample],
     names: Sequence[str],
     title: str,
     columns: Sequence[str],
     row: Sequence[Cell],
 ) -> SimpleResult:
-    """Write the scores and the contact sheet of masks, each only if the options request it; show one row of cells."""
+    """Write the scores and a contact sheet of masks, if requested, and return a result with a table of one row."""
     made = write_scores(config.out, values)
     if config.sheet is not None:
         write_mask_sheet(config.sheet, pictures, names)
@@ -312,7 +310,7 @@ def make_mask_result(
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, object]:
-    """Return the mean, the sample standard deviation (null for a single number) and the numbers themselves."""
+    """Return the mean, the sample standard deviation (None for a single value) and the values as a JSON object."""
     numbers = np.asarray(values, dtype=np.float64)
     spread = float(numbers.std(ddof=1)) if len(numbers) > 1 else None
     return {"mean": float(numbers.mean()), "sd": spread, "values": numbers.tolist()}
@@ -330,13 +328,13 @@ def percent_and_std(score: dict[str, object]) -> str:
 _LEGEND_WIDTH = 4
 
 
-class MaskPicture(NamedTuple):
+class MaskExample(NamedTuple):
     """Image with its true and predicted masks.
 
     Attributes:
-        name: name shown below the image.
+        name: caption of the image.
         pixels: (h, w, c) uint8.
-        truth: (h, w) uint8, 255 = ignored, drawn white.
+        truth: (h, w) uint8; 255 is ignored and drawn in white.
         prediction: (h, w) uint8.
     """
 
@@ -355,31 +353,31 @@ def _mask_colors() -> NDArray[np.uint8]:
     return np.asarray(colors, dtype=np.uint8)
 
 
-def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequence[str]) -> None:
+def write_mask_sheet(path: Path, pictures: Sequence[MaskExample], names: Sequence[str]) -> None:
     """Write a PNG with one row per image (image, true mask, predicted mask), followed by a legend of the classes.
 
-    An existing file is replaced. Colors are shown for classes that occur.
+    An existing file is replaced. The legend contains only classes that occur.
 
     Raises:
         ResourceError: the file cannot be written.
     """
-    rows: list[list[Picture]] = []
+    rows: list[list[SheetCell]] = []
     met: set[int] = set()
     colors = _mask_colors()
     for name, pixels, truth, prediction in pictures:
         met |= set(np.unique(truth)) | set(np.unique(prediction))
         counts = SegmentationCounts(IGNORE)
         counts.add(prediction, truth)
-        right = f"{percent(counts.scores().pixel_accuracy)}% of pixels right" if counts.counts.any() else "ignored"
+        right = f"{percent(counts.scores().pixel_accuracy)}% of pixels correct" if counts.counts.any() else "ignored"
         rows.append(
             [
-                Picture(pixels, ("/".join(name.split("/")[-2:]),)),
-                Picture(colors[truth], ("truth",)),
-                Picture(colors[prediction], ("prediction", right)),
+                SheetCell(pixels, ("/".join(name.split("/")[-2:]),)),
+                SheetCell(colors[truth], ("truth",)),
+                SheetCell(colors[prediction], ("prediction", right)),
             ]
         )
     legend = [
-        Picture(
+        SheetCell(
             np.full((8, 8, 3), colors[label], dtype=np.uint8), (names[label] if label < len(names) else str(label),)
         )
         for label in sorted(met - {IGNORE})

@@ -1,4 +1,4 @@
-"""Evaluate a backbone by a detector that is trained on it: boxes and masks of objects, scored as in COCO."""
+"""Evaluate a backbone by training an object detector on it; boxes and masks are scored by COCO's metrics."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from labelkit.protocols.detection.detector import DetectionBackbone, build_detec
 from labelkit.training.devices import Runtime
 
 _WARMUP = 500
-# Shares of all steps after which the learning rate drops to a tenth (published: after 9 and 11 of 12 epochs).
+# Fractions of training after which the learning rate is divided by 10 (published: after 9 and 11 of 12 epochs).
 _LR_DROPS = (0.75, 0.9167)
 _PLACES = ("pos_embed", "cls_token", "reg_token")
 
 
 class UpdateSchedule(NamedTuple):
-    """Update counts for training a detector: in total, for warm-up, and until each tenfold learning-rate drop."""
+    """Numbers of updates for training a detector: in total, for warm-up, and before each tenfold learning-rate drop."""
 
     steps: int
     warmup: int
@@ -60,7 +60,7 @@ class UpdateSchedule(NamedTuple):
 
     @classmethod
     def for_images(cls, config: EvaluateDetectionConfig, num_images: int) -> UpdateSchedule:
-        """Compute the update counts for a given number of training images."""
+        """Compute the schedule for a number of training images."""
         steps = config.steps or -(-config.epochs * num_images // config.batch_size)
         return cls(steps, min(_WARMUP, steps // 10), tuple(round(share * steps) for share in _LR_DROPS))
 
@@ -81,15 +81,15 @@ def train_detector(
 ) -> nn.Module:
     """Train a detector on top of a backbone with AdamW, minimizing the sum of its losses.
 
-    The network is not changed; each of the rows to train on has an object.
+    The network is not changed; every training image must contain an object.
 
     Returns:
         torchvision's model, in evaluation mode.
 
     Raises:
-        ConfigError: the network has no backbone, or none that fits.
+        ConfigError: the network has no suitable backbone.
         DivergenceError: a loss is not finite.
-        DatasetError: an image or an outline cannot be used.
+        DatasetError: an image or a segmentation polygon cannot be used.
     """
     updates, num_classes = UpdateSchedule.for_images(config, len(rows)), len(dataset.object_classes)
     detector = build_detector(
@@ -118,7 +118,7 @@ def train_detector(
         body.backbone.eval()
     progress = current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps)
     devices = [runtime.device] if runtime.device.type == "cuda" else []
-    # torchvision draws from torch's global generators
+    # torchvision uses torch's global random generators
     with torch.random.fork_rng(devices), seeded_init(seed), progress as task:
         for device in devices:
             with torch.cuda.device(device):
@@ -131,7 +131,7 @@ def train_detector(
             loss = torch.stack([value.float() for value in losses.values()]).sum()
             if not torch.isfinite(loss):
                 bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
-                problem = f"the loss is not finite ({bad or 'the sum of all parts'})"
+                problem = f"the loss is not finite ({bad or 'the sum of all terms'})"
                 raise DivergenceError(f"step {step}", problem, "Lower --lr.")
             runtime.backward(loss)
             runtime.clip_and_step(optimizer, [], None)
@@ -141,14 +141,14 @@ def train_detector(
 
 
 def _longer_side(config: EvaluateDetectionConfig) -> int:
-    """Return the maximum length of the longer side of an image in pixels."""
+    """Return the maximum length of an image's longer side in pixels."""
     return config.shorter_side * 5 // 3
 
 
 def _batches(
     dataset: ImageDataset, rows: NDArray[np.int64], config: EvaluateDetectionConfig, steps: int, seed: int
 ) -> Iterator[tuple[list[Tensor], list[dict[str, Tensor]]]]:
-    """Yield images (c, h, w) and their targets, in a new order in each pass."""
+    """Yield batches of images (c, h, w) and targets, in a new order in each epoch."""
     annotations, masks = dataset.objects, config.detector != "faster-rcnn"
     assert annotations is not None
 
@@ -177,9 +177,9 @@ def detect(
     masks: bool,
     num_workers: int,
 ) -> list[dict[str, Any]]:
-    """Detect objects in images; return them in the format for `labelkit.data.object_images.compute_coco_scores`.
+    """Detect objects in images; return the detections in the format of `labelkit.data.object_images.compute_coco_scores`.
 
-    Image i is row ``rows[i]``; with ``masks``, run lengths of the masks are included.
+    Image i is row ``rows[i]``; with ``masks``, detections include run-length encoded masks.
     """
     found: list[dict[str, Any]] = []
     plans = (ExamplePlan.of(dataset, int(row)) for row in rows)
@@ -201,7 +201,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     """Train detectors on a frozen or fine-tuned backbone, and score their detections.
 
     Raises:
-        ConfigError: no such split, scored images were trained on, no outlines for masks, or no pycocotools.
+        ConfigError: a split is missing, the splits overlap, the masks are missing, or pycocotools is not installed.
         DatasetError: there are no boxes, or boxes or images cannot be used.
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a detector failed.
@@ -212,7 +212,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     masks = config.detector != "faster-rcnn"
     if masks and not dataset.objects.has_outlines:
         raise ConfigError(
-            "--detector", f"{config.dataset} has boxes without masks, but {config.detector} requires both",
+            "--detector", f"{config.dataset} has boxes but no masks, and {config.detector} requires both",
             "Use --detector faster-rcnn.",
         )  # fmt: skip
     require_pycocotools()
@@ -269,12 +269,12 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         },
     }
     what = "backbone and detector" if config.tune else "detector"
-    source = re.sub("^random:", "random weights of seed ", model.source)
+    source = re.sub("^random:", "random weights with seed ", model.source)
     title = f"detection in %: {config.detector} on {source}, {what} trained on {len(rows.train_rows)} images of "
     title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
     lines: list[list[Cell]] = [[part, *(percent_and_std(own[name]) for name in SCORES)] for part, own in means.items()]
-    columns = ["of", "AP", "AP50", "AP75", "AP small", "AP medium", "AP large"]
+    columns = ["type", "AP", "AP50", "AP75", "AP small", "AP medium", "AP large"]
     return SimpleResult(values, write_scores(config.out, values), (Table(title, columns, lines),))
 
 
@@ -287,19 +287,19 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSpl
     )
     if not len(kept):
         raise DatasetError(
-            config.dataset, f"no image in {chosen.train} has a box to train on", "Pass a different value for --split."
+            config.dataset, f"no image in {chosen.train} has a box to train on", "Choose another --split."
         )
     if all(objects.read(int(row)).ignored.all() for row in chosen.eval_rows):
-        problem = f"no image of {chosen.eval} has a box to find"
-        raise DatasetError(config.dataset, problem, "Pass a different value for --eval-split.")
+        problem = f"no image in {chosen.eval} has a box to detect"
+        raise DatasetError(config.dataset, problem, "Choose another --eval-split.")
     return chosen._replace(train_rows=kept)
 
 
 def collect_true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> list[dict[str, Any]]:
-    """Return the annotated objects of images, in the format that `compute_coco_scores` takes.
+    """Return the annotated objects of images, in the format of `compute_coco_scores`.
 
     Raises:
-        DatasetError: an outline cannot be read.
+        DatasetError: a segmentation polygon cannot be read.
     """
     assert dataset.objects is not None
     entries: list[dict[str, Any]] = []
@@ -307,7 +307,7 @@ def collect_true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, mask
         objects = dataset.objects.read(int(row))
         plan = ExamplePlan.of(dataset, int(row))
         height, width = plan.size
-        if masks and not height:  # the annotation does not contain it
+        if masks and not height:  # the annotations do not contain the image size
             height, width = read_example(dataset.source, dataset.in_channels, plan)[0].shape[-2:]
         for place in range(len(objects)):
             entry = {

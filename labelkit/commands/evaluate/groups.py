@@ -1,4 +1,4 @@
-"""Score the groupings of a store against its labels."""
+"""Evaluate the clusterings of a store against its labels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,18 +22,18 @@ from labelkit.store.results import Result, list_results, read_result
 _GROUPINGS = ("pseudo_labels", "cluster_ids")
 _NO_SPLIT = "(no split)"
 _PROTOCOL = "v2"
-# unknown where nothing says which classes had labels
+# unknown if it is not recorded which classes had labels
 _OF_OLD_CLASSES = ("old_accuracy", "true_old", "false_old", "num_old_samples", "num_new_samples")
 
 
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     """Evaluate the groupings of a store against its labels by clustering accuracy, NMI, AMI and ARI.
 
-    Accuracy is reported as All/Old/New with intervals, together with kinds of errors.
+    Accuracy is reported for all, old and new classes (All/Old/New) with confidence intervals and types of errors.
 
-    Rows whose label training could use are left out by default, as in all published numbers; each split is scored
-    separately. The intervals are those of :func:`accuracy_intervals`: rows are resampled, but clusters and their
-    matching are fixed.
+    By default, images whose labels were available for training are excluded, as in all published results; each split
+    is scored separately. For the intervals, see :func:`accuracy_intervals`: images are resampled, while the clusters
+    and their matching are fixed.
 
     Raises:
         StoreError: the store has no labels, or no grouping.
@@ -43,7 +43,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     scored: list[dict[str, Any]] = []
     any_held_out = False
     for result, ids in _list_groupings(store, config):
-        # rows whose label the result or the store's training could use
+        # rows whose labels were available to the result or in training
         used = np.zeros(store.n, dtype=bool)
         for mask in (store.labeled, result.arrays.get("labeled")):
             used |= False if mask is None else np.asarray(mask, dtype=bool)
@@ -78,10 +78,10 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
 
 
 def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:
-    of = "" if mapping_from is None else f" of split {mapping_from}"
-    problem = f"no row{of} has both a group and a label" + (" that training could not use" if held_out else "")
+    of = "" if mapping_from is None else f" in split {mapping_from}"
+    problem = f"no image{of} has both a group and a label" + (" that was hidden from training" if held_out else "")
     verb, option = ("score", "check --split") if mapping_from is None else ("match on", "change --mapping-from")
-    others = f"Pass --rows all to {verb} the others too, or true labels of other images as --labels."
+    others = f"Pass --rows all to {verb} the other images as well, or pass true labels of further images as --labels."
     remedy = others if held_out else f"{option.capitalize()}."
     return StoreError(str(store.path), problem, remedy)
 
@@ -89,7 +89,7 @@ def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_ou
 def _read_true_labels(
     store: EmbeddingStore, config: EvaluateClusteringConfig
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the labels to compare with, (n,) int64 with -1 = none, and the names of the classes."""
+    """Return the true labels (n,) int64, -1 = none, and the class names."""
     rows, own = np.arange(store.n, dtype=np.int64), config.labels is None
     given = choose_usable_labels(config.labels, store, rows, label_column=config.label_column, own_labels=own)
     truth = given.truth if own else given.labels
@@ -104,7 +104,7 @@ def _read_true_labels(
 def _old_classes(
     store: EmbeddingStore, result: Result, truth: NDArray[np.int64], num_classes: int
 ) -> NDArray[np.bool_] | None:
-    """Return a mask (c,) of classes whose labels were used; ``None`` if unknown."""
+    """Return a mask (c,) of the classes of which labels were used; ``None`` if unknown."""
     given = result.arrays.get("labeled")
     if store.old_classes is None and given is None:
         return None
@@ -136,7 +136,7 @@ def _score_grouping(
     accuracy = cluster_accuracy(labels, clusters, old_classes, mapping=mapping)
     intervals: dict[str, tuple[float, float]] | None = None
     if config.bootstrap:
-        generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings have equal intervals
+        generator = keyed_generator(config.seed, f"bootstrap {split}")  # so that equal groupings have equal intervals
         intervals = accuracy_intervals(accuracy, old_classes, num_resamples=config.bootstrap, generator=generator)
         if known_old is None:
             intervals["old"] = (np.nan, np.nan)
@@ -181,12 +181,12 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
     def shares(one: dict[str, Any], *names: str) -> list[Cell]:
         return [None if one[name] is None else percent(one[name]) for name in names]
 
-    which = "rows whose labels training could not use" if held_out else "all labeled rows"
+    which = "images whose labels were hidden from training" if held_out else "all labeled images"
     if config.mapping_from is not None:
-        which += f"; clusters matched with classes on split {config.mapping_from}"
+        which += f"; clusters matched to classes on split {config.mapping_from}"
     tables = [
         Table(
-            f"accuracy {_PROTOCOL} in %, over {which}",
+            f"accuracy {_PROTOCOL} in %, on {which}",
             ["result", "split", "rows", "All", "Old", "New", "NMI", "ARI", "clusters"],
             rows(
                 lambda one: [
@@ -200,7 +200,7 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
         ),
     ]
     if config.bootstrap:
-        title = f"95% intervals in %: {config.bootstrap} bootstrap resamples of the rows, same clusters and matching"
+        title = f"95% confidence intervals in %, from {config.bootstrap} bootstrap resamples with the same matching"
         ends = rows(
             lambda one: [None if np.isnan(low) else percent_range(low, high) for low, high in one["intervals"].values()]
         )
@@ -208,7 +208,7 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
     if any(one["true_old"] is not None or one["true_new"] is not None for one in scored):
         tables.append(
             Table(
-                "errors in % of their group: wrong old class, taken for new; wrong new class, taken for old",
+                "errors in %: old classes predicted as a wrong old class or as new, new classes likewise",
                 ["result", "split", "TrueOld", "FalseOld", "TrueNew", "FalseNew"],
                 rows(lambda one: shares(one, "true_old", "false_old", "true_new", "false_new")),
             )
@@ -230,13 +230,13 @@ def _list_groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> 
             unusable.append(name)
             continue
         if result.kind in ("answers", "discovered") and not config.results:
-            # Unsure rows have no group in these results, so they would seem better than groupings of all rows.
+            # only confident images have groups here, so the scores would not be comparable to those of full groupings
             continue
         key = next((key for key in _GROUPINGS if key in result.arrays), None)
         if key is not None:
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
-            problem = "contains no groups of images"
+            problem = "does not group images"
             raise StoreError(result.where, problem, "Choose a result of `labelkit cluster` or `labelkit discover`.")
     if found:
         return found
@@ -251,7 +251,7 @@ def _list_groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> 
 def _select_rows(
     store: EmbeddingStore, config: EvaluateClusteringConfig, keep: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the rows to score of each split, among those of ``keep``."""
+    """Return, for each split to score, its rows in the mask ``keep``."""
     if config.split != "all" or not store.split_names or store.splits is None:
         chosen = split_rows(store, config.split)
         return {config.split: chosen[keep[chosen]]}

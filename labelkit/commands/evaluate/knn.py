@@ -1,4 +1,4 @@
-"""Evaluate the features of a store by kNN and by a linear classifier, as in published tables."""
+"""Evaluate the embeddings of a store by kNN and linear classification, as in published results."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,15 +25,15 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 
 @dataclass(frozen=True)
 class LabeledSplits:
-    """Gallery and queries of an evaluation, with their features and labels.
+    """Gallery and queries of an evaluation, with their embeddings and labels.
 
     Attributes:
         store: the store.
-        gallery: (g, d) features whose labels are known.
+        gallery: (g, d) embeddings with known labels.
         gallery_labels: (g,) int64.
-        queries: (q, d).
+        queries: (q, d) embeddings to classify.
         query_labels: (q,) int64, for scoring only.
-        class_names: names of the classes, by number.
+        class_names: class names, by class index.
         names: names of the two splits.
         own: (q,) int64, position of each query in the gallery; -1 = not in the gallery.
     """
@@ -49,7 +49,7 @@ class LabeledSplits:
 
     @property
     def leave_one_out(self) -> bool:
-        """Whether gallery and queries consist of the same rows."""
+        """Whether the gallery and the queries are the same rows."""
         return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
 
 
@@ -58,16 +58,16 @@ def choose_labeled_splits(
 ) -> LabeledSplits:
     """Choose the labeled rows of two splits as gallery and queries.
 
-    With ``--labels``, only those labels of the gallery are known, and their rows are not queries; the splits may then
-    be the same. If the store has no labels of these classes, or none of the queries, the given labels are those of all.
+    With ``--labels``, only these labels are known in the gallery, and their rows are excluded from the queries, so the
+    splits may be the same. If the store has no labels of these classes, or none for the queries, the labels passed are
+    used for both.
 
-    With ``leave_one_out``, the splits may be the same; both are all rows if train and test are requested of a store
-    without splits.
+    With ``leave_one_out``, the splits may be the same; in a store without splits, train and test both mean all rows.
 
     Raises:
-        StoreError: the store has no labels in one of the splits, or only zeros in the gallery.
-        DatasetError: ``--labels`` cannot be used, or has no label for the gallery.
-        ConfigError: no such split, or both are the same.
+        StoreError: the store has no labels in one of the splits, or all embeddings in the gallery are zero.
+        DatasetError: ``--labels`` cannot be used, or has no labels for the gallery.
+        ConfigError: a split does not exist, or both are the same.
     """
     gallery, queries = (resolve_split(split, store.split_names) for split in (config.gallery, config.queries))
     labels, label_column = config.labels, config.label_column
@@ -81,7 +81,7 @@ def choose_labeled_splits(
         gallery = queries = "all"
     if gallery == queries and labels is None and not leave_one_out:
         raise ConfigError(
-            "--queries", f"{queries} is also the gallery, so each image would find itself", "Choose different splits."
+            "--queries", f"{queries} is also the gallery, so images would match themselves", "Choose different splits."
         )
     if labels is None:
         known = labeled_rows(store, gallery, option="--gallery")
@@ -92,12 +92,12 @@ def choose_labeled_splits(
         known = split_rows(store, gallery, option="--gallery")
         known = known[given.labeled[known]]
         if not len(known):
-            raise DatasetError(given.where, f"has no labels in split {gallery}", "Pass a different --gallery.")
+            raise DatasetError(given.where, f"has no labels for split {gallery}", "Choose another --gallery.")
         query_rows = labeled_rows(store, queries, option="--queries")
         query_rows = query_rows[~given.labeled[query_rows]]
         if not len(query_rows):
-            problem = f"every image of split {queries} with a known class has a label in {given.where}, so none is left"
-            raise StoreError(f"{store.path}:/labels", problem, "Pass a different value for --queries.")
+            problem = f"all labeled images in split {queries} are also labeled in {given.where}, so no queries remain"
+            raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
     if find_zero_embeddings(features).all():
@@ -117,14 +117,14 @@ _L2: Final = 1e-3
 
 
 def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
-    """Evaluate features by a linear classifier trained on one split and tested on another.
+    """Evaluate embeddings by a linear classifier trained on one split and tested on another.
 
-    All labels of the store are used, even those hidden from training: this measures features and trains none.
-    With ``--labels``, only those are used, and all other rows of the queries are classified.
+    All labels of the store are used, including those that were hidden from training. With ``--labels``, only these are
+    used, and all other query images are classified.
 
     Raises:
         StoreError: the store has no labels in one of the splits.
-        ConfigError: no such split, or both are the same.
+        ConfigError: a split does not exist, or both are the same.
     """
     store = open_store(config.index)
     splits = choose_labeled_splits(config, store)
@@ -179,20 +179,20 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     return SimpleResult(values, (), (table,))
 
 
-# Number of epochs of --linear.
+# Number of training epochs for --linear.
 _LINEAR_EPOCHS = 100
 
 
 def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
-    """Evaluate features by kNN classification of one split using the labels of another.
+    """Evaluate embeddings by kNN classification of one split with the labels of another.
 
-    All labels of the store are used, even those hidden from training: this measures features and trains none.
-    With ``--labels``, only those are used, and all other rows of the queries are classified. A row does not vote
-    for itself: if the splits are the same, or the store has none, each row is classified by all others (leave-one-out).
+    All labels of the store are used, including those that were hidden from training. With ``--labels``, only these are
+    used, and all other query images are classified. An image never votes for itself: if the splits are the same, or
+    the store has no splits, each image is classified by all others (leave-one-out).
 
     Raises:
         StoreError: the store has no labels in one of the splits.
-        ConfigError: no such split, or both are the same and there is a single row or ``--linear``.
+        ConfigError: a split does not exist, or both are the same, with ``--linear`` or only one image.
     """
     store = open_store(config.index)
     splits = choose_labeled_splits(config, store, leave_one_out=True)
@@ -201,7 +201,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     if splits.leave_one_out:
         if config.linear:
             remedy = "Choose two splits with --gallery and --queries, or remove --linear."
-            problem = "the classifier would be trained on the images that it is evaluated on"
+            problem = "the classifier would be evaluated on its training images"
             raise ConfigError("--linear", problem, remedy)
         if len(splits.gallery) < 2:
             problem = f"{gallery} has only one labeled image"
@@ -238,7 +238,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         scores += [percent(value) for value in linear.values()]
         rows.append([gallery, queries, len(splits.queries), int(entry["k"]), *scores])
     voted = "" if config.pca is None else f", on {config.pca} principal components"
-    title = f"accuracy in %{voted}" + (", each row by all others (leave-one-out)" if splits.leave_one_out else "")
+    title = f"accuracy in %{voted}" + (", each image by all others (leave-one-out)" if splits.leave_one_out else "")
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
     return SimpleResult(values, (), (table,))
 
@@ -246,7 +246,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
 def _compute_votes(
     config: EvaluateKNNConfig, splits: LabeledSplits
 ) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
-    """Compute the scores of each number of neighbors, and the votes (q, c) of the first number."""
+    """Compute the scores for each k, and the votes (q, c) for the first k."""
     num_classes, wanted = len(splits.class_names), splits.query_labels
     queries: StoredRows | NDArray[np.float32] = splits.queries
     gallery: StoredRows | NDArray[np.float32] = splits.gallery
@@ -254,7 +254,7 @@ def _compute_votes(
         dim = gallery.shape[1]
         if config.pca > dim:
             problem = f"{config.pca} components were requested, but embeddings have only {dim} dimensions"
-            raise ConfigError("--pca", problem, f"Pass {dim} or fewer.")
+            raise ConfigError("--pca", problem, f"Pass at most {dim}.")
         components = fit_principal_components(gallery, config.pca)
         queries, gallery = (project_rows(side, *components) for side in (queries, gallery))
     by_k: list[dict[str, float]] = []

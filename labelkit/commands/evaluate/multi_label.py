@@ -1,4 +1,4 @@
-"""Evaluate a frozen network by a multi-label classifier on top of it: average precision of each class.
+"""Evaluate a frozen network by the average precision of a multi-label classifier trained on top of it.
 
 Source: ``facebookresearch/deepcluster:eval_voc_classif.py``, whose protocol SeLa follows.
 """
@@ -34,19 +34,19 @@ from labelkit.training.devices import Runtime
 _BIAS = 0.1
 
 
-class PresenceHead(nn.Module):
-    """Multi-label classifier whose layers are trained on top of a frozen network.
+class MultiLabelClassifier(nn.Module):
+    """Multi-label classifier on top of a frozen network.
 
     Args:
-        network: the network, which is not changed; ``fully-connected`` copies its wide layers and reinitializes them,
-            with a standard deviation of 0.01 and a bias of 0.1.
-        part: what is trained: one layer on the embedding, or the wide layers of an AlexNet and one on top.
-        num_classes: c.
-        seed: seed of the initialization.
+        network: frozen network, which is not changed; ``fully-connected`` copies its hidden layers and reinitializes
+            them, with a standard deviation of 0.01 and a bias of 0.1.
+        part: ``linear``: train one layer on the embedding; ``fully-connected``: also the hidden layers of an AlexNet.
+        num_classes: number of classes, c.
+        seed: random seed for the initialization.
 
     Shape:
         - images: ``(b, channels, h, w)``.
-        - returns: ``(b, c)`` independent logits, one for each class.
+        - returns: ``(b, c)`` independent logits, one per class.
 
     Raises:
         UnsupportedBackboneError: ``fully-connected``, but the network is not an AlexNet.
@@ -77,7 +77,7 @@ class PresenceHead(nn.Module):
         self._frozen = frozen
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits (b, c), one per class, for images (b, channels, h, w); the frozen part receives no gradient."""
+        """Return logits (b, c) for images (b, channels, h, w); the frozen part receives no gradient."""
         with torch.no_grad():
             inputs = self._frozen(images)
         logits: Tensor = self.layers(inputs.float())
@@ -85,19 +85,19 @@ class PresenceHead(nn.Module):
 
 
 _MOMENTUM, _WEIGHT_DECAY, _MAX_GRAD_NORM = 0.9, 1e-6, 10.0
-# Range of the share of an image that a training view shows, which is square and may be mirrored; number of updates
-# after each of which the learning rate is halved.
+# Range of the area fraction of training crops, which are square and may be flipped; number of updates after which the
+# learning rate is halved.
 _SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
 _RANDOM_CROPS = 10
 
 
 def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
-    """Train a multi-label classifier on a frozen network, and evaluate it on other images.
+    """Train a multi-label classifier on a frozen network, and evaluate it on the test split.
 
     Raises:
-        DatasetError: the set does not say which classes its images have.
+        DatasetError: the dataset has no multi-label annotations.
         CheckpointError: the network cannot be loaded.
-        UnsupportedBackboneError: the network has no wide layers to train.
+        UnsupportedBackboneError: the network has no hidden fully connected layers to train.
         DivergenceError: the loss is not finite.
     """
     from sklearn.metrics import average_precision_score
@@ -105,12 +105,12 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     dataset = load_dataset(config.dataset, data_root=config.data_root)
     if dataset.presence is None:
         remedy = "Choose a dataset such as voc_2007_classes, or use `labelkit evaluate linear`."
-        raise DatasetError(config.dataset, "its images have at most one class", remedy)
+        raise DatasetError(config.dataset, "its images have at most one class each", remedy)
     model = build_embedding_network(config, dataset.in_channels)
     runtime = Runtime(device=config.device, threads=config.threads)
     network = model.network.to(runtime.device).eval().requires_grad_(False)
     names = dataset.presence_classes
-    head = PresenceHead(network, config.train, len(names), seed=config.seed).to(runtime.device)
+    head = MultiLabelClassifier(network, config.train, len(names), seed=config.seed).to(runtime.device)
     size = network.input_spec.size
     limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": 0.0}
     train, test = (
@@ -126,7 +126,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     over_all = [float(average_precision_score(has, values)) if has.any() else float("nan") for values, has in pairs]
     at_eleven = [eleven_point_average_precision(*pair) for pair in pairs]
     if np.isnan(over_all).all():
-        raise DatasetError(config.dataset, "no image of test has a class", "Restore its annotations.")
+        raise DatasetError(config.dataset, "no image in the test split has a class", "Restore its annotations.")
     mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
     classes: list[dict[str, Any]] = [
         {"class": name, "with_it": int((presence[:, label] == 1).sum()), "ap": ap, "ap_11": ap_11}
@@ -156,25 +156,25 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
         rows: list[list[Cell]] = [
             [one["class"], one["with_it"], percent(one["ap"]), percent(one["ap_11"])] for one in classes
         ]
-        tables.append(Table("every class in %", ["class", "images with it", "AP", "AP, 11 points"], rows))
+        tables.append(Table("average precision per class in %", ["class", "images", "AP", "AP, 11 points"], rows))
     return SimpleResult(values, (), tuple(tables))
 
 
 def _read_presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return the presence (n, c) of classes in some images."""
+    """Return the class presence (n, c) of the given images."""
     assert images.bank.dataset.presence is not None
     return images.bank.dataset.presence[rows]
 
 
-def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImages, view: ViewSpec) -> None:
-    """Train by SGD on the summed cross-entropies of the classes, without classes that do not count."""
+def _train(config: EvaluatePresenceConfig, head: MultiLabelClassifier, images: EvalImages, view: ViewSpec) -> None:
+    """Train with SGD on the summed binary cross-entropies of the classes that are not ignored."""
     head.layers.train()
     optimizer = torch.optim.SGD(head.layers.parameters(), config.lr, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
     with current_progress().task("train classifier", total=config.steps) as task:
         for step, batch in enumerate(itertools.islice(_repeat_batches(config, images, view), config.steps)):
             optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // _HALVING_STEPS)
             wanted = torch.from_numpy(_read_presence(images, batch.rows)).to(images.bank.device)
-            loss = presence_loss(head(batch.images), wanted)
+            loss = multi_label_loss(head(batch.images), wanted)
             if not torch.isfinite(loss):
                 raise DivergenceError("evaluate presence", f"the loss is not finite at step {step + 1}", "Lower --lr.")
             optimizer.zero_grad(set_to_none=True)
@@ -184,12 +184,12 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImage
             task.advance(1)
 
 
-def presence_loss(logits: Tensor, presence: Tensor) -> Tensor:
+def multi_label_loss(logits: Tensor, presence: Tensor) -> Tensor:
     """Compute the binary cross-entropy of multi-label logits, summed over classes and averaged over images.
 
     Args:
         logits: (b, c).
-        presence: (b, c) int8: 1 = present, 0 = absent, -1 = does not count.
+        presence: (b, c) int8: 1 = present, 0 = absent, -1 = ignored.
     """
     terms = nn.functional.binary_cross_entropy_with_logits(logits, (presence == 1).float(), reduction="none")
     return terms.masked_fill(presence < 0, 0.0).sum() / len(logits)
@@ -203,9 +203,9 @@ def _repeat_batches(config: EvaluatePresenceConfig, images: EvalImages, view: Vi
 
 @torch.no_grad()
 def _score(
-    config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImages, view: ViewSpec
+    config: EvaluatePresenceConfig, head: MultiLabelClassifier, images: EvalImages, view: ViewSpec
 ) -> NDArray[np.float64]:
-    """Return (n, c) logits, summed over the views of an image."""
+    """Return logits (n, c), summed over the crops of each image."""
     head.layers.eval()
     rows = images.rows
     slots = np.full(len(images.bank.dataset), -1, dtype=np.int64)
@@ -213,7 +213,7 @@ def _score(
     sums = np.zeros((len(rows), len(images.bank.dataset.presence_classes)))
     with current_progress().task("score", total=len(rows) * _RANDOM_CROPS) as task:
         for number in range(_RANDOM_CROPS):
-            # negative epochs, so that views are drawn with keys of no training view
+            # negative epochs, so that these crops differ from all training crops
             for batch in images.batches(view, rows, config.batch_size, seed=config.seed, epoch=-1 - number):
                 sums[slots[batch.rows]] += head(batch.images).double().cpu().numpy()
                 task.advance(len(batch.rows))

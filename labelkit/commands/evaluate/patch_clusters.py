@@ -1,6 +1,6 @@
-"""Evaluate patch features without training, by comparing k-means clusters with the classes of the pixels.
+"""Evaluate patch features without training, by comparing k-means clusters with the classes of pixels.
 
-Source: our CoTAP specification, section 6.
+Source: labelkit's CoTAP specification, section 6.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from labelkit.commands.common.results import Cell, SimpleResult
 from labelkit.commands.evaluate.dense import (
     DenseInput,
     ImageBatch,
-    MaskPicture,
+    MaskExample,
     average_mask_scores,
     choose_rows,
     compute_mask_scores,
@@ -30,21 +30,21 @@ from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.options.shared import IMAGES_PER_SHEET
 from labelkit.progress import current_progress
 
-# Maximum number of patches that k-means is fitted to, drawn at random.
+# Maximum number of randomly drawn patches to which k-means is fitted.
 _MAX_PATCHES = 200_000
-# Number of principal components of the standardized features; random starts of k-means, and iterations of each.
+# Number of principal components of the standardized features; number of k-means initializations and iterations.
 _COMPONENTS, _NUM_INITS, _MAX_ITER = 50, 5, 50
 
 
-# Row of the dataset, pixels and mask of an image.
+# Dataset row, pixels and mask of an image.
 _Image = tuple[int, NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult:
-    """Cluster the patches of a split, match the clusters with classes, and score them as segmentation masks.
+    """Cluster the patches of a split, match the clusters to classes, and score them as segmentation masks.
 
     Raises:
-        ConfigError: no such split, fewer groups than classes, or fewer patches than groups.
+        ConfigError: the split does not exist, or there are fewer clusters than classes, or fewer patches than clusters.
         DatasetError: there are no masks, or they cannot be used.
         CheckpointError: the network cannot be loaded.
     """
@@ -55,21 +55,21 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
         raise ConfigError(
             "--num-clusters",
             f"{num_clusters} clusters cannot be matched to {len(names)} classes",
-            "Request at least one cluster per class.",
+            f"Pass at least {len(names)}, one cluster per class.",
         )
     split, rows = choose_rows(
         given.dataset, config.split, ("val", "test"), option="--split", limit=config.max_images, seed=config.seed
     )
     maps, images = _reduce_features(given, rows, config)
     scores: list[SegmentationScores] = []
-    pictures: list[MaskPicture] = []
+    pictures: list[MaskExample] = []
     for seed in range(config.seed, config.seed + config.seeds):
         groups = _cluster_patches(maps, num_clusters, seed)
         found, counts = _match_clusters(groups, [mask for _, _, mask in images], num_clusters, len(names))
         scores.append(compute_mask_scores(counts, given.dataset))
         if not pictures:
             pictures = [
-                MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
+                MaskExample(given.dataset.sample_ids[row], pixels, truth, prediction)
                 for (row, pixels, truth), prediction in zip(images, found, strict=True)
             ][:IMAGES_PER_SHEET]
     summary = average_mask_scores(scores, names)
@@ -93,15 +93,15 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
         percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
-    title = f"groups of patches in %: k-means, {config.seeds} seeds"
-    columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
+    title = f"clusters of patches in %: k-means, {config.seeds} seeds"
+    columns = ["network", "split", "images", "clusters", "mean IoU", "pixel accuracy"]
     return make_mask_result(config, values, pictures, names, title, columns, row)
 
 
 def _reduce_features(
     given: DenseInput, rows: NDArray[np.int64], config: EvaluatePatchClustersConfig
 ) -> tuple[NDArray[np.float32], list[_Image]]:
-    """Return the principal components of all standardized patches, (n, rows, cols, d), and the n images."""
+    """Return the principal components of all standardized patch features, (n, rows, cols, d), and the n images."""
     batches: list[ImageBatch] = []
     with current_progress().task("features", total=len(rows)) as task:
         for batch in iterate_image_batches(given.frozen, given.dataset, rows):
@@ -125,7 +125,7 @@ def _reduce_features(
 
 
 def _cluster_patches(maps: NDArray[np.float32], num_clusters: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return the group of every patch, image by image."""
+    """Return the cluster of each patch, image by image."""
     generator = keyed_generator(seed, "patch clusters")
     seen = flat = maps.reshape(-1, maps.shape[-1])
     if len(flat) > _MAX_PATCHES:
@@ -143,7 +143,7 @@ def _cluster_patches(maps: NDArray[np.float32], num_clusters: int, seed: int) ->
 def _match_clusters(
     groups: list[NDArray[np.int64]], truths: list[NDArray[np.uint8]], num_clusters: int, num_classes: int
 ) -> tuple[list[NDArray[np.uint8]], SegmentationCounts]:
-    """Match each group with a class; return the predicted masks and their counts."""
+    """Match each cluster to a class; return the predicted masks and their pixel counts."""
     stretched = [_enlarge(ids, truth.shape) for ids, truth in zip(groups, truths, strict=True)]
     together = np.zeros((num_clusters, num_classes), dtype=np.int64)
     for ids, truth in zip(stretched, truths, strict=True):
@@ -159,10 +159,10 @@ def _match_clusters(
 
 
 def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Match each group with a class to maximize the summed IoU, given the counts (k, c) of shared pixels.
+    """Match clusters to classes to maximize the summed IoU, from the counts (k, c) of pixels in both.
 
-    If there are as many groups as classes, they are matched one to one; otherwise each group gets the class of its
-    largest IoU. Groups that share no pixel with their class become class 0, the background.
+    With equal numbers of clusters and classes, the matching is one to one; otherwise, each cluster gets the class with
+    the largest IoU. Clusters that have no pixels in common with their class become class 0, the background.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -176,6 +176,6 @@ def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _enlarge(ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return, for each pixel of (h, w), the group of the patch that contains it."""
+    """Return, for each pixel (h, w), the cluster of the patch that contains it."""
     rows, columns = (np.arange(size) * cells // size for size, cells in zip(shape, ids.shape, strict=True))
     return np.asarray(ids[np.ix_(rows, columns)])

@@ -1,7 +1,7 @@
-"""Score predictions against true classes, on rows whose labels were used neither for training nor for calibration.
+"""Evaluate predictions against true classes, on images whose labels were not used for training or calibration.
 
-Known classes are compared by name. New groups have no class name: they are matched one to one with the classes that
-have no group, maximizing the number of agreeing samples, as in category discovery.
+Known classes are compared by name. New groups have no class names: they are matched one to one to the classes that have
+no group, so as to maximize the number of correct images, as in category discovery.
 """
 
 from collections import Counter
@@ -29,18 +29,18 @@ _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
 
 
-def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
+def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
     """Evaluate predictions: reliability before and after calibration, risk-coverage, and old versus new classes.
 
     Raises:
-        StoreError: the store has no true labels for the predicted rows, or the result does not contain answers.
-        ConfigError: the picture cannot be written, or already exists.
+        StoreError: the store has no true labels for the predicted images, or the result does not contain predictions.
+        ConfigError: the plot cannot be written, or already exists.
     """
     warn_of_newer_store(config.index)
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
     if result.kind != "answers":
-        problem = f"contains {result.kind} ({result.stage}), not predictions"
+        problem = f"contains {result.kind} (from {result.stage}), not predictions"
         raise StoreError(result.where, problem, "Pass a result of `labelkit discover answer` as --answer.")
     arrays = result.arrays
     rows, labels, kinds = _choose_evaluated_rows(store, arrays, config.split)
@@ -103,7 +103,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
 def _choose_evaluated_rows(
     store: EmbeddingStore, arrays: Mapping[str, Any], split: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows that were predicted and not used for calibration, their true classes, and the decisions."""
+    """Return the predicted rows that were not used for calibration, their true classes, and the decisions."""
     decisions = np.asarray(arrays["decisions"], dtype=np.int64)
     wanted = (decisions < GIVEN) & (np.asarray(arrays["calibration_rows"]) == 0)
     inside = np.zeros(store.n, dtype=bool)
@@ -111,7 +111,7 @@ def _choose_evaluated_rows(
     truth = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels)
     rows = np.flatnonzero(wanted & inside & (truth >= 0))
     if not len(rows):
-        problem = "apart from the images used for calibration, no predicted image has a known true class"
+        problem = "no predicted image has a true label, apart from those used for calibration"
         raise StoreError(f"{store.path}:/labels", problem, "Embed a dataset with labels, or check --split.")
     return rows, truth[rows], decisions[rows]
 
@@ -123,7 +123,7 @@ def _share(values: NDArray[np.bool_]) -> float:
 def _count_outcomes(
     name: str, chosen: NDArray[np.bool_], kinds: NDArray[np.int64], correct: NDArray[np.bool_]
 ) -> dict[str, Cell]:
-    """Count how many of some rows are predicted as known, new or unsure, and how many of each are correct."""
+    """Count the rows predicted as known, new or unsure, and the correct ones among each."""
     line: dict[str, Cell] = {"truth": name, "rows": int(chosen.sum())}
     for kind in (KNOWN, NEW, UNSURE):
         selected = chosen & (kinds == kind)
@@ -160,8 +160,8 @@ def _build_tables(values: Mapping[str, Any]) -> list[Table]:
     filled = [entry for entry in values["after"]["bins"] if entry["count"]]
     return [
         Table(
-            "answers for images that were used neither for training nor for calibration (%, except AURC)",
-            ["rows", "answered", "correct if answered", *(f"right at {int(100 * v)}" for v in _SHARES), "AURC"],
+            "predictions for images whose labels were not used for training or calibration (in %, except AURC)",
+            ["images", "not unsure", "correct", *(f"correct at {int(100 * v)}% coverage" for v in _SHARES), "AURC"],
             [answers],
         ),
         Table(
@@ -171,12 +171,12 @@ def _build_tables(values: Mapping[str, Any]) -> list[Table]:
         ),
         Table(
             "expected calibration error",
-            ["before", "after", "known classes named", "new groups named"],
+            ["before", "after", "predicted known", "predicted new"],
             [errors],
         ),
         Table(
             "outcomes by true class",
-            ["truth", "rows", "known", "right", "new", "right", "unsure", "right"],
+            ["truth", "images", "known", "correct", "new", "correct", "unsure", "correct"],
             [list(line.values()) for line in values["outcomes"]],
         ),
         Table(
@@ -197,18 +197,18 @@ def _build_tables(values: Mapping[str, Any]) -> list[Table]:
 
 
 def find_prediction_classes(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
-    """Return the class of each group: its own class or, for a new group, the class it is matched to.
+    """Return the class of each group: its own class or, for a new group, the class to which it is matched.
 
     Args:
-        labels: (n,) integers >= 0, the truth.
+        labels: (n,) integers >= 0, the true classes.
         group_ids: (n,) integers in ``[0, k)``.
         class_of_group: (k,) integers, class of a known group, -1 = new.
 
     Returns:
-        (k,) int64, -1 = a new group without match.
+        (k,) int64, -1 = new group without a match.
 
     Raises:
-        ValueError: shapes do not fit, or an id is out of range.
+        ValueError: the shapes do not match, or an id is out of range.
     """
     classes, named = np.asarray(labels), np.asarray(class_of_group)
     known = named[named >= 0]

@@ -1,7 +1,7 @@
-"""Evaluate a network by linear classifiers after each convolution, or on its embedding, trained on augmented images.
+"""Evaluate a network by linear probes after each convolution, or on its embedding, trained on augmented images.
 
 Source: ``yukimasano/self-label:eval_linear_probes.py``, after R. Zhang et al., "Split-Brain Autoencoders" (CVPR 2017):
-maps are pooled to about 9,000 numbers, normalized over the batch without learned scale, and classified.
+feature maps are pooled to about 9,000 values, batch-normalized without learned scale, and classified.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def compute_resize_side(size: int) -> int:
 
 
 def crop_images(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
-    """Crop the center of images (b, c, s, s); with ``ten``, also the corners and, with ``mirror``, mirror images."""
+    """Center-crop images (b, c, s, s); with ``ten``, also crop the corners and, with ``mirror``, flip all crops."""
     if not ten:
         return [center_crop(images, [size, size])]
     crops: Sequence[Tensor] = (ten_crop if mirror else five_crop)(images, [size, size])
@@ -53,7 +53,7 @@ def crop_images(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequen
 
 
 _MOMENTUM = 0.9
-# Maximum number of inputs of a probe at a convolution, to which maps are pooled (published: 9,216 to 9,600).
+# Maximum number of inputs of a convolutional probe, to which feature maps are pooled (published: 9,216 to 9,600).
 _MAX_VALUES = 9600
 _EMBEDDING = "embedding"
 _PROTOCOL = (
@@ -62,10 +62,10 @@ _PROTOCOL = (
 
 
 def find_probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
-    """Return the ReLU that follows each convolution of a network, keyed by name.
+    """Return the ReLU after each convolution of a network, keyed by name.
 
     Raises:
-        UnsupportedBackboneError: there is no convolution, or one without its own ReLU, as in residual networks.
+        UnsupportedBackboneError: there is no convolution, or a convolution has no ReLU of its own (as in ResNets).
     """
     found: dict[str, nn.ReLU] = {}
     waiting, problem = "", ""
@@ -89,7 +89,7 @@ def find_probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
 
 @contextmanager
 def collect_outputs(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Context manager that lists the outputs of layers in each forward pass, in order of execution."""
+    """Collect the outputs of layers during forward passes in a list, in order of execution."""
     maps: list[Tensor] = []
     hooks = [layer.register_forward_hook(lambda module, args, output: maps.append(output)) for layer in layers]
     try:
@@ -100,13 +100,11 @@ def collect_outputs(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
 
 
 def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
-    """Choose a kernel size (= stride) and padding for pooling maps to at most ``max_values`` values.
+    """Choose the kernel size (= stride) and padding to pool feature maps to at most ``max_values`` values.
 
-    The smallest kernel that fits is used, and then the largest padding; the pooled side is also returned.
+    Returns the smallest suitable kernel, its largest padding, and the pooled side length, which is at least 1.
 
-    For the AlexNet of 224 pixels and 9,600 numbers these are the published values: 6 and 3, 4 and 0, 3 and 1, 2 and 0.
-
-    One value per channel always remains.
+    For AlexNet at 224 pixels and 9,600 values, these are the published settings: 6 and 3, 4 and 0, 3 and 1, 2 and 0.
     """
     for kernel in range(1, side + 1):
         for padding in range(kernel // 2, -1, -1):
@@ -117,12 +115,12 @@ def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int,
 
 
 class ConvProbe(nn.Sequential):
-    """Linear probe on convolutional maps, preceded by pooling and batch normalization without learned scale.
+    """Linear probe on feature maps, preceded by max pooling and batch normalization without learned scale.
 
     Args:
-        channels: number of channels of the maps.
-        side: side of the maps.
-        num_classes: c.
+        channels: number of channels.
+        side: side length of the maps.
+        num_classes: number of classes, c.
         max_values: maximum number of inputs of the linear layer.
 
     Shape:
@@ -144,13 +142,13 @@ class ConvProbe(nn.Sequential):
 
 @dataclass(frozen=True)
 class EvalImages:
-    """Images that a frozen network is evaluated on, and how they are preprocessed for it.
+    """Preprocessed images for training or evaluating classifiers on a frozen network.
 
     Attributes:
-        bank: reads the images.
-        rows: int64 rows of the bank's dataset that are used.
+        bank: source of the images.
+        rows: int64 rows of the bank's dataset to use.
         normalize: normalization of the network.
-        num_workers: number of processes that decode.
+        num_workers: number of processes that decode images.
     """
 
     bank: ImageBank
@@ -168,20 +166,20 @@ class EvalImages:
         num_workers: int | None,
         max_bad_fraction: float,
     ) -> EvalImages:
-        """Prepare the readable images of a dataset, resized so that crops of the network's size fit."""
+        """Prepare the readable images of a dataset, resized so that they can be cropped to the network's input size."""
         spec = network.input_spec
         bank = ImageBank(images, base_size=compute_resize_side(spec.size), device=device)
         bank.check(max_bad_fraction)
         return cls(bank, bank.rows, Normalize(spec.mean, spec.std), num_workers or 0)
 
     def labeled(self) -> EvalImages:
-        """Return the images that have a label."""
+        """Return the labeled images."""
         return replace(self, rows=self.rows[self.bank.dataset.labels[self.rows] >= 0])
 
     def batches(
         self, view: ViewSpec, rows: NDArray[np.int64], size: int, *, seed: int | None = None, epoch: int = 0
     ) -> EvalLoader:
-        """Return batches of the given rows, as random views if a seed is given."""
+        """Return batches of the given rows, as random views if a seed is passed."""
         return EvalLoader(
             self.bank, view, rows=rows, batch_size=size, normalize=self.normalize, num_workers=self.num_workers,
             seed=seed, epoch=epoch, join_single=seed is not None,
@@ -198,13 +196,13 @@ _FeatureExtractor: TypeAlias = Callable[[Tensor], list[Tensor]]
 def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     """Train linear probes on all convolutions at once, or on the embedding, and evaluate them on held-out images.
 
-    The network, including the running statistics of its normalization, is not changed. True labels of all training
-    images are used: this measures features and trains none.
+    The network, including its running statistics, is not changed. The true labels of all training images are used,
+    including those that were hidden from training.
 
     Raises:
-        CheckpointError: not a run, or one whose data are not images of one kind.
+        CheckpointError: the folder is not a run folder, or the run has no held-out images.
         UnsupportedBackboneError: the network is not a plain sequence of convolutions.
-        ConfigError: there are no held-out images with labels.
+        ConfigError: there are no labeled held-out images.
     """
     run = load_run(config.checkpoint)
     if not isinstance(run.config, BackboneRunConfig):
@@ -231,7 +229,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     for one in (train, test):
         if len(one.rows) < 2:
             raise DatasetError(
-                one.bank.dataset.name, f"only {len(one.rows)} images have a label", "Use a dataset with more labels."
+                one.bank.dataset.name, f"has only {len(one.rows)} labeled images", "Use a dataset with more labels."
             )
     nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
     with collect_outputs(list(layers.values())) as maps:
@@ -275,7 +273,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
         ]
         for number, score in enumerate(scores, 1)
     ]
-    columns = ["probe", "layer", "maps", "numbers", "top 1", "top 5"]
+    columns = ["probe", "layer", "maps", "values", "top 1", "top 5"]
     return SimpleResult(values, (), (Table("accuracy of linear probes in %", columns, rows),))
 
 
@@ -286,7 +284,7 @@ def _train(
     images: EvalImages,
     view: ViewSpec,
 ) -> None:
-    """Train by SGD on the sum of all losses; the probes are independent of each other."""
+    """Train all probes at once with SGD on the sum of their losses; they do not influence each other."""
     optimizer = torch.optim.SGD(
         [value for probe in probes for value in probe.parameters()],
         config.lr,
@@ -322,7 +320,7 @@ def _score(
     *,
     mirror: bool,
 ) -> list[dict[str, Any]]:
-    """Return the accuracy of each probe, averaging outputs over an image's crops; top 5 with more than five classes."""
+    """Return the accuracy of each probe (with over five classes, also top 5), averaging logits over crops."""
     view, ten = ViewSpec(compute_resize_side(size), resize_ratio=1.0), config.crops == "ten"
     for probe in probes:
         probe.eval()

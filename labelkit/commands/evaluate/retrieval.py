@@ -1,4 +1,4 @@
-"""Score the embeddings of a store by retrieval of images of the same class."""
+"""Evaluate the embeddings of a store by retrieval of images of the same class."""
 
 import os
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from labelkit.commands.common.embeddings import (
     block_bytes,
     check_nonzero_embeddings,
     load_within_memory_limit,
+    normalize_embeddings,
     split_rows,
     stored_rows,
-    unit_rows,
 )
 from labelkit.commands.common.labels import override_store_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -30,7 +30,7 @@ from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
-# Blocks without a bound; larger ones gain nothing.
+# Block size without --max-memory; larger blocks are not faster.
 _BLOCKS_BYTES = 1 << 30
 _ROLES = ("query", "gallery")
 _REMEDY = "Remove these images from the dataset, or embed with another model."
@@ -38,27 +38,26 @@ _REMEDY = "Remove these images from the dataset, or embed with another model."
 
 @dataclass(frozen=True)
 class _LabeledRows:
-    """Labeled rows (n,) of a store that are looked up or found; ``labels`` are classes of both sides together."""
+    """Labeled rows (n,) of a store that are queries or gallery; ``labels`` index the classes of both stores."""
 
     store: EmbeddingStore
-    what: str  # its splits, as shown
+    what: str  # names of the splits, for display
     rows: NDArray[np.int64]
     labels: NDArray[np.int64]
-    num_unlabeled: int  # rows left out because their class is unknown
+    num_unlabeled: int  # number of rows without a label, which are excluded
 
 
 def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     """Evaluate exact cosine retrieval within a store by Recall@K, MAP@R and R-precision, and k-means by NMI.
 
-    Rows look each other up, each without itself; or those of one split, or store, look up those of another. Ties count
-    as what a random order of the tied rows would give. A query whose class has no other row there is left out.
-
-    All labels of the store are used, also those that training was not given: this measures features, it makes none.
+    Each image is a query for all others; or the images of one split or store are queries for those of another. Ties
+    are scored by their expected value over random orders. Queries without another gallery image of their class are
+    excluded. All labels of the store are used, including those that were hidden from training.
 
     Raises:
-        StoreError: no labels, no class with two rows, rows without a direction.
-        Mismatch: two stores that were not embedded alike.
-        ConfigError: no such split, k too large, too little memory allowed, no such cluster.
+        StoreError: there are no labels, no class has two images, or an embedding is all zeros.
+        Mismatch: the two stores were created with different models or preprocessing.
+        ConfigError: a split does not exist, k is too large, or the Ray cluster cannot be reached.
     """
     check_cluster(config.ray_address)
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
@@ -68,8 +67,8 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     own_rows = _find_self_positions(query_side, gallery_side)
     available = len(gallery_side.rows) - int((own_rows >= 0).any())
     if max(config.k) > available:
-        problem = f"{max(config.k)} hits were requested, but only {available} images are available"
-        raise ConfigError("-k", problem, "Lower -k.")
+        problem = f"{max(config.k)} hits were requested, but the gallery has only {available} images"
+        raise ConfigError("-k", problem, f"Pass at most {available}.")
     features = stored_rows(query_side.store, query_side.rows)
     check_nonzero_embeddings(query_side.store, query_side.rows, features, _REMEDY)
     found = features
@@ -95,7 +94,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         with current_progress().task("ranking", total=len(query_side.rows)) as task:
             scores = score(on_block=task.advance)
     if not len(scores.query_rows):
-        problem = "no image has the same class as another image"
+        problem = "no query has another image of its class in the gallery"
         raise StoreError(f"{store.path}:/labels", problem, "Choose other images with --split.")
     return _build_result(
         config, query_side, gallery_side, scores, _compute_nmi(query_side, gallery_side, features, found, config), names
@@ -105,10 +104,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
 def _load_queries_and_gallery(
     store: EmbeddingStore, names: list[str], config: EvaluateRetrievalConfig
 ) -> tuple[_LabeledRows, _LabeledRows]:
-    """Rows that are looked up, and rows that are found, in the same object if they are the same.
-
-    Classes of a second store are added to ``names``.
-    """
+    """Return the queries and the gallery (the same object if both are the same); add a second store's class names."""
     if config.gallery_index is not None:
         other = open_store(config.gallery_index)
         differing = other.differences(store)
@@ -139,7 +135,7 @@ def _load_queries_and_gallery(
 
 def _load_labeled_rows(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], option: str) -> _LabeledRows:
     if store.metric != "cosine":
-        problem = f"its embeddings are compared by {store.metric}, but retrieval scores require cosine"
+        problem = f"its embeddings use the metric {store.metric}, but retrieval scores require cosine"
         raise StoreError(str(store.path), problem, "Run `labelkit embed` again.")
     what = " + ".join(splits)
     rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
@@ -150,15 +146,15 @@ def _load_labeled_rows(store: EmbeddingStore, splits: tuple[str, ...], names: li
     numbers = np.array([number[name] for name in store.class_names], dtype=np.int64)
     num_unlabeled = int((~known).sum())
     if num_unlabeled:
-        current_progress().warning(f"{num_unlabeled} images of {store.path} ({what}) have no label and are left out")
+        current_progress().warning(f"{num_unlabeled} images of {store.path} ({what}) have no label and are excluded")
     rows = rows[known]
     return _LabeledRows(store, what, rows, numbers[np.asarray(store.labels)[rows]], num_unlabeled)
 
 
 def _find_self_positions(query_side: _LabeledRows, gallery_side: _LabeledRows) -> NDArray[np.int64]:
-    """Position among the rows that can be found of each query itself, -1 if it is not there.
+    """Return the position of each query in the gallery, -1 if it is not there.
 
-    In another store, it is the row of the same image file and class.
+    In another store, this is the row with the same image file and class.
     """
     if query_side.store.content_digest != gallery_side.store.content_digest:
         if not (query_side.store.has_images and gallery_side.store.has_images):
@@ -187,7 +183,7 @@ def _compute_nmi(
     found: StoredRows,
     config: EvaluateRetrievalConfig,
 ) -> list[float]:
-    """NMI of k-means over all rows of both sides, as many groups as classes, one value per seed."""
+    """Return the NMI of k-means on all queries and gallery images, with one cluster per class, for each seed."""
     from sklearn.metrics import normalized_mutual_info_score
 
     if not config.nmi_seeds:
@@ -197,12 +193,12 @@ def _compute_nmi(
     if query_side is gallery_side:
         rows = load_within_memory_limit(config, query_side.store, query_side.rows, unit=True)
     else:
-        # A row on both sides counts once.
+        # rows that are both query and gallery count once
         fresh = np.ones(len(gallery_side.rows), dtype=np.bool_)
         own = _find_self_positions(query_side, gallery_side)
         fresh[own[own >= 0]] = False
         others = found.subset(np.flatnonzero(fresh))
-        rows = np.concatenate([unit_rows(features.to_array()), unit_rows(others.to_array())])
+        rows = np.concatenate([normalize_embeddings(features.to_array()), normalize_embeddings(others.to_array())])
         labels = np.concatenate([labels, gallery_side.labels[fresh]])
     values = []
     with current_progress().task("k-means for NMI", total=config.nmi_seeds) as task:
@@ -246,13 +242,13 @@ def _build_result(
     cells: list[Cell] = [percent(scores.recall_at[k]) for k in config.k]
     cells += [percent(scores.map_at_r), percent(scores.mean_r_precision)] if config.at_r else []
     cells += [percent(values["nmi"])] if nmi else []
-    who = f"{query_side.what}, each row among the others"
+    who = f"{query_side.what}, each image against all others"
     if query_side is not gallery_side:
-        who = " among ".join(f"{side.what} of {side.store.path.name}" for side in (query_side, gallery_side))
+        who = " against ".join(f"{side.what} of {side.store.path.name}" for side in (query_side, gallery_side))
     counts: list[Cell] = [values[f"n_{name}"] for name in ("queries", "classes", "lone", "tied")]
     tables = [
-        Table(f"in %, by cosine: {who}", [*columns, *(["NMI"] if nmi else [])], [cells]),
-        Table("", ["queries", "classes", "no match to find", "tied at the first match"], [counts]),
+        Table(f"cosine retrieval in %: {who}", [*columns, *(["NMI"] if nmi else [])], [cells]),
+        Table("", ["queries", "classes", "without a match", "tied at the first match"], [counts]),
     ]
     if config.per_class:
         shown: list[list[Cell]] = [
@@ -264,12 +260,12 @@ def _build_result(
             ]
             for one in values["per_class"]
         ]
-        tables.append(Table("means of each class in %", ["class", "queries", *columns], shown))
+        tables.append(Table("mean per class in %", ["class", "queries", *columns], shown))
     return SimpleResult(values, (), tuple(tables))
 
 
 def _build_class_table(scores: RetrievalScores, names: list[str]) -> list[dict[str, Any]]:
-    """Name, queries, recalls and scores at R of every class that has queries."""
+    """Return the number of queries, recalls and scores at R of each class with queries."""
     found = []
     for label in np.unique(scores.labels):
         own = scores.labels == label

@@ -1,6 +1,6 @@
-"""Evaluate a network by a head that is trained to predict the class of every pixel, on its patch features or with it.
+"""Evaluate a network by training a segmentation head on its frozen patch features, or together with the network.
 
-Source: our CoTAP specification, section 6.
+Source: labelkit's CoTAP specification, section 6.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from labelkit.commands.evaluate.dense import (
     DenseInput,
     FrozenNetwork,
     ImageBatch,
-    MaskPicture,
+    MaskExample,
     average_mask_scores,
     choose_splits,
     compute_mask_scores,
@@ -42,7 +42,7 @@ from labelkit.protocols.segmentation.segmenter import Segmenter, build_segmentat
 
 _FCN_FINAL_LR = 1e-4
 WEIGHT_DECAY = 0.05
-# Range of the share of the area that a training crop shows.
+# Range of the area fraction of training crops.
 _AREA = (0.8, 1.0)
 
 
@@ -50,7 +50,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     """Train segmentation heads on frozen features, or together with the network, and evaluate their masks by mean IoU.
 
     Raises:
-        ConfigError: no such split, scored images were trained on, or the network cannot be tuned.
+        ConfigError: a split does not exist, the splits overlap, or the network cannot be fine-tuned.
         DatasetError: there are no masks, or they cannot be used.
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a head failed.
@@ -60,7 +60,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     names = given.dataset.mask_classes
     lr, sweep = _choose_lr(config, given, rows)
     scores: list[SegmentationScores] = []
-    pictures: list[MaskPicture] = []
+    pictures: list[MaskExample] = []
     for seed in range(config.seed, config.seed + config.seeds):
         network, head = train_segmenter(config, given.frozen, given.dataset, rows.train_rows, lr, seed=seed)
         found, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else IMAGES_PER_SHEET)
@@ -98,27 +98,27 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     title = f"segmentation in %: {what} trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds"
-    columns = ["network", "head", "scored on", "images", "lr", "mean IoU", "pixels right"]
+    columns = ["network", "head", "split", "images", "lr", "mean IoU", "pixel accuracy"]
     return make_mask_result(config, values, pictures, names, title, columns, row)
 
 
 def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
-    """Return the final rate of a cosine schedule; ``None`` for a linear head, which is trained without decay."""
+    """Return the final learning rate of the cosine schedule; ``None`` for linear heads, whose rate is constant."""
     return 0.0 if config.tune else min(_FCN_FINAL_LR, lr) if config.head == "fcn" else None
 
 
 def _score(
     frozen: FrozenNetwork, given: DenseInput, head: nn.Module, rows: NDArray[np.int64], num_pictures: int = 0
-) -> tuple[SegmentationScores, list[MaskPicture]]:
+) -> tuple[SegmentationScores, list[MaskExample]]:
     counts = SegmentationCounts(len(given.dataset.mask_classes))
-    pictures: list[MaskPicture] = []
+    pictures: list[MaskExample] = []
     with current_progress().task("score", total=len(rows)) as task:
         for batch in iterate_image_batches(frozen, given.dataset, rows):
             predictions = predict_masks(head, batch)
             for row, pixels, truth, prediction in zip(batch.rows, batch.pixels, batch.masks, predictions, strict=True):
                 counts.add(prediction, truth)
                 if len(pictures) < num_pictures:
-                    pictures.append(MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction))
+                    pictures.append(MaskExample(given.dataset.sample_ids[row], pixels, truth, prediction))
             task.advance(len(batch.rows))
     return compute_mask_scores(counts, given.dataset), pictures
 
@@ -126,14 +126,14 @@ def _score(
 def _choose_lr(
     config: EvaluateSegmentationConfig, given: DenseInput, rows: ChosenSplits
 ) -> tuple[float, list[dict[str, float]]]:
-    """Return the learning rate of highest mean IoU on a held-out fifth of the training images, and all tried rates."""
+    """Return the learning rate with the best mean IoU on a held-out fifth of the training images, and all scores."""
     if len(config.rates) == 1:
         return config.rates[0], []
     order = keyed_generator(config.seed, "choose lr").permutation(rows.train_rows)
     cut = max(1, len(order) // 5)
     validation, trained = np.sort(order[:cut]), np.sort(order[cut:])
     if not len(trained):
-        problem = "one training image is too few to choose among several learning rates"
+        problem = "at least two training images are required to choose among learning rates"
         raise ConfigError("--lr", problem, "Pass a single learning rate.")
     tried = []
     for lr in config.rates:
@@ -152,16 +152,16 @@ def train_segmenter(
     *,
     seed: int,
 ) -> tuple[FrozenNetwork, nn.Module]:
-    """Train a head on frozen features with Adam or, for fine-tuning, with a copy of the network and AdamW.
+    """Train a head on frozen features with Adam or, with ``--tune``, a head and a copy of the network with AdamW.
 
     The loss is the cross-entropy over all pixels that are not ignored.
 
     Returns:
-        A module from images to features, and one from features to logits, both in evaluation mode: the network and the
-        head; or the tuned copy with its head, and the identity.
+        A network that maps images to features, and a module that maps features to logits, in evaluation mode. With
+        ``--tune``, the first is the fine-tuned copy with its head, and the second is the identity.
 
     Raises:
-        ConfigError: the network has no backbone to tune, or no maps of several depths.
+        ConfigError: the network has no backbone to fine-tune, or no feature maps at several depths.
         DivergenceError: the loss is not finite.
         DatasetError: an image or mask cannot be used.
     """
@@ -171,7 +171,7 @@ def train_segmenter(
             size = config.train_size or frozen.size
             assert isinstance(frozen.network, InferenceNetwork)
             tuned = Segmenter(frozen.network, config.head, num_classes, size=size, seed=seed).train()
-            # no weight decay for biases and norms
+            # no weight decay for biases and normalization layers
             groups = [
                 {"params": [one for one in tuned.parameters() if (one.ndim >= 2) == decays], "weight_decay": decay}
                 for decays, decay in ((True, WEIGHT_DECAY), (False, 0.0))
@@ -210,9 +210,9 @@ def _fit(
         loss = pixel_loss(logits_of(inputs), labels.to(inputs.device))
         if not torch.isfinite(loss):
             remedy = "Lower --lr, or check the features."
-            raise DivergenceError(f"step {step}", "the loss of the head is not finite", remedy)
+            raise DivergenceError(f"step {step}", "the segmentation loss is not finite", remedy)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call] # torch does not say
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         advance(len(labels))
 
@@ -220,7 +220,7 @@ def _fit(
 def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute the mean cross-entropy in nats of logits (b, c, h', w') resized to labels (b, h, w), ignoring label 255.
 
-    It is 0 if every label is 255.
+    The loss is 0 if all labels are 255.
     """
     stretched = functional.interpolate(logits, labels.shape[-2:], mode="bilinear", align_corners=False)
     total = functional.cross_entropy(stretched, labels, ignore_index=IGNORE, reduction="sum")
@@ -229,7 +229,7 @@ def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def predict_masks(head: nn.Module, batch: ImageBatch) -> list[NDArray[np.uint8]]:
-    """Predict the most likely class of each pixel of whole images, at the resolution of their masks."""
+    """Predict the class of each pixel of whole images, at the resolution of their masks."""
     logits = head(batch.features.permute(0, 3, 1, 2))
     return [
         functional.interpolate(one[None], mask.shape, mode="bilinear", align_corners=False)[0]
@@ -242,7 +242,7 @@ def predict_masks(head: nn.Module, batch: ImageBatch) -> list[NDArray[np.uint8]]
 
 
 def _draw_batches(config: EvaluateSegmentationConfig, count: int, seed: int) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Yield batches of positions among ``count`` rows, and the number drawn before; each pass has a new order."""
+    """Yield batches of positions below ``count`` and the number of samples before each; reshuffle in each epoch."""
     passes = -(-config.samples // count)
     orders = [keyed_generator(seed, "segmentation", epoch).permutation(count) for epoch in range(passes)]
     order = np.concatenate(orders)[: config.samples]
@@ -253,7 +253,7 @@ def _draw_batches(config: EvaluateSegmentationConfig, count: int, seed: int) -> 
 def training_crops(
     config: EvaluateSegmentationConfig, dataset: ImageDataset, rows: NDArray[np.int64], size: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield training batches of images (b, c, s, s) in [0, 1] and masks (b, s, s); s is ``size`` by default."""
+    """Yield training batches of images (b, c, s, s) in [0, 1] and masks (b, s, s); by default, s is ``size``."""
     size = config.train_size or size
     view = ViewSpec(size, area_range=_AREA, hflip=0.0 if dataset.chiral else 0.5, interpolation="bilinear")
     for places, drawn in _draw_batches(config, len(rows), seed):
@@ -268,7 +268,7 @@ def training_crops(
 def _iterate_cached_batches(
     config: EvaluateSegmentationConfig, frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np.int64], seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield features and masks of whole images; features are computed only once."""
+    """Yield batches of features and masks of whole images, after computing all features once."""
     size = config.train_size or frozen.size
     batches = list(iterate_image_batches(FrozenNetwork(frozen.network, size, frozen.batch_size), dataset, rows))
     features = torch.cat([batch.features for batch in batches])

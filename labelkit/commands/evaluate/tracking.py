@@ -1,9 +1,9 @@
 """Evaluate patch features by tracking: the masks of a video's first frame are propagated to the other frames.
 
-Sources: A. Jabri et al., "Space-Time Correspondence as a Contrastive Random Walk" (NeurIPS 2020), with the settings of
-DINO (``facebookresearch/dino:eval_video_segmentation.py``); our CoTAP specification, section 6.
-Departure: void pixels (255) are ignored. The code of DAVIS ignores them only in its unsupervised task; in the
-semi-supervised task, which this is, it counts predictions there as wrong.
+Sources: A. Jabri et al., "Space-Time Correspondence as a Contrastive Random Walk" (NeurIPS 2020), with DINO's settings
+(``facebookresearch/dino:eval_video_segmentation.py``); labelkit's CoTAP specification, section 6.
+Difference: void pixels (255) are ignored. The DAVIS code ignores them only in its unsupervised task; in this
+(semi-supervised) task, it counts predictions there as wrong.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from torch.nn import functional
 from labelkit.commands.common.results import Cell, SimpleResult
 from labelkit.commands.evaluate.dense import (
     FrozenNetwork,
-    MaskPicture,
+    MaskExample,
     choose_rows,
     load_dense_input,
     make_mask_result,
@@ -33,8 +33,8 @@ from labelkit.options.shared import IMAGES_PER_SHEET
 from labelkit.progress import current_progress
 
 _LONG_SIDE_STEP = 64
-# Settings of DINO: shorter side of resized frames in pixels; number of previous frames, in addition to the first, that
-# masks are propagated from; number of most similar patches whose masks are mixed.
+# DINO's settings: shorter side of resized frames in pixels; number of previous frames, besides the first, from which
+# masks are propagated; number of most similar patches whose masks are averaged.
 _SHORTER_SIDE, _CONTEXT, _TOP_K = 480, 7, 5
 
 
@@ -42,27 +42,27 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     """Evaluate patch features by propagating object masks through videos, scored by J and F.
 
     Raises:
-        ConfigError: no such split, or it has nothing to score.
-        DatasetError: there are no films, or masks cannot be used.
+        ConfigError: the split does not exist, or has no object to score.
+        DatasetError: the dataset has no videos, or the masks cannot be used.
         CheckpointError: the network cannot be loaded.
     """
     given = load_dense_input(config, classes=False)
     split, rows = choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
-    films: dict[str, list[int]] = {}  # the images of one folder, in order
+    films: dict[str, list[int]] = {}  # a video is the images of one folder, in order
     for frame in rows.tolist():
         films.setdefault(given.dataset.sample_ids[frame].rpartition("/")[0], []).append(frame)
     spec = given.frozen.network.input_spec
-    # height in pixels of one row of the feature map
+    # patch size in pixels, that is, the height of one row of the feature map
     patch = max(1, spec.size // given.frozen.features(torch.zeros(1, spec.channels, spec.size, spec.size)).shape[1])
     scores: list[dict[str, Any]] = []
-    pictures: list[MaskPicture] = []
+    pictures: list[MaskExample] = []
     with current_progress().task("track", total=len(films)) as task:
         for film, frames in films.items():
             predictions = _track(config, given.frozen, given.dataset, frames, patch)
             scores += _score(film, given.dataset, frames, predictions)
             if len(pictures) < IMAGES_PER_SHEET:
                 pixels, truth = read_image_and_mask(given.dataset, int(frames[-1]))
-                pictures.append(MaskPicture(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
+                pictures.append(MaskExample(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
             task.advance()
     if not scores:
         raise ConfigError(
@@ -87,17 +87,17 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
             "temperature": config.temperature,
         },
     }
-    title, columns = "tracking by label propagation, in %", "network, scored on, films, objects, J&F, J, F".split(", ")
+    title, columns = "tracking by label propagation, in %", "network, split, videos, objects, J&F, J, F".split(", ")
     row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores)]
     row += [percent(value) for value in ((region + boundary) / 2, region, boundary)]
     return make_mask_result(config, values, pictures, ("background",), title, columns, row)
 
 
 def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[int, int]:
-    """Return the height and width in pixels that a video frame is resized to.
+    """Return the height and width in pixels to which a video frame is resized.
 
-    The shorter side becomes ``short_side``, or stays if it is smaller, rounded down to whole patches; the longer side
-    is scaled in proportion and rounded down to a multiple of 64, or of the patch below 64.
+    The shorter side becomes ``short_side`` (smaller sides are kept), rounded down to a multiple of the patch size; the
+    longer side is scaled in proportion, and rounded down to a multiple of 64 (below 64, of the patch size).
     """
     shorter, longer = sorted((height, width))
     short = max(patch, min(short_side, shorter) // patch * patch)
@@ -110,7 +110,7 @@ def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[in
 def _track(
     config: EvaluateTrackingConfig, frozen: FrozenNetwork, dataset: ImageDataset, frames: list[int], patch: int
 ) -> list[NDArray[np.uint8]]:
-    """Return the objects found in each frame, each (h, w) uint8; for the first frame, the true objects."""
+    """Return the predicted mask (h, w) uint8 of each frame; for the first frame, the true mask."""
     _, first = read_image_and_mask(dataset, frames[0])
     numbers = [int(number) for number in np.unique(first) if number not in (0, IGNORE)]
     values = np.array([0, *numbers], dtype=np.uint8)
@@ -142,7 +142,7 @@ def _track(
 
 
 def _frame_features(frozen: FrozenNetwork, dataset: ImageDataset, row: int, patch: int) -> Tensor:
-    """Return the unit features (rows, cols, d) of one frame."""
+    """Return the normalized patch features (rows, cols, d) of one frame."""
     pixels, _ = read_image_and_mask(dataset, row)
     size = frame_size(pixels.shape[0], pixels.shape[1], _SHORTER_SIDE, patch)
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255
@@ -153,7 +153,7 @@ def _frame_features(frozen: FrozenNetwork, dataset: ImageDataset, row: int, patc
 def _score(
     film: str, dataset: ImageDataset, frames: list[int], predictions: list[NDArray[np.uint8]]
 ) -> list[dict[str, Any]]:
-    """Return means of J and F over all frames but the first and the last, for each object of the first frame."""
+    """Return, for each object in the first frame, the mean J and F over all frames except the first and the last."""
     truths = [read_image_and_mask(dataset, frame)[1] for frame in frames]
     if len(frames) < 3:
         return []
@@ -186,15 +186,15 @@ def propagate_masks(
 ) -> Tensor:
     """Propagate soft object masks from earlier video frames to a frame by patch similarity.
 
-    A patch of the frame gets the weighted mean of the masks of its ``top_k`` most similar patches among all context
+    Each patch of the frame gets the weighted mean of the masks of its ``top_k`` most similar patches in all context
     frames, at most ``radius`` rows and columns away, with weights exp(cosine / temperature).
 
     Args:
         features: (rows, cols, d) float, unit vectors.
         context: (f, rows, cols, d) float, unit vectors of f frames.
-        masks: (f, rows, cols, o) float, share of each of o objects.
-        radius: in patches; 0 = no limit.
-        top_k: >= 1.
+        masks: (f, rows, cols, o) float, fraction of each of o objects in each patch.
+        radius: maximum distance in patches; 0 = no limit.
+        top_k: number of patches, >= 1.
         temperature: > 0.
 
     Returns:
@@ -209,7 +209,7 @@ def propagate_masks(
         far = ((places[:, None] - places).abs() > radius).any(dim=2).to(features.device)
         cosines = cosines.view(frames, rows * columns, -1).masked_fill(far, -torch.inf).view(cosines.shape)
     values, sources = cosines.topk(min(top_k, len(cosines)), dim=0)
-    # the most similar patch has weight 1 before normalization, so that small temperatures do not overflow
+    # scale the largest weight to 1, so that small temperatures do not overflow
     weights = ((values - values[:1]) / temperature).exp()
     weights = weights / weights.sum(0)
     shares = masks.reshape(len(cosines), -1)[sources]  # (k, rows cols, o)

@@ -1,4 +1,4 @@
-"""Write embeddings, labels, a result or the network of a store for other programs."""
+"""Export embeddings, labels, a result or the network of a store for other programs."""
 
 import csv
 import io
@@ -27,13 +27,13 @@ Values = Sequence[str | None] | NDArray[Any]
 
 @dataclass
 class _ExportedData:
-    """What is written.
+    """Data to export.
 
     Attributes:
-        columns: by heading, n texts (``None``: none) or numbers; for tables.
+        columns: columns of a table by heading, each with n strings (or ``None``) or numbers.
         embeddings: (n, d), or ``None``.
-        arrays: by name, for ``.npz``; the embeddings besides.
-        single: the one array of ``.npy``, if it is not the embeddings.
+        arrays: arrays for ``.npz`` by name, in addition to the embeddings.
+        single: array for ``.npy``, unless the embeddings are exported.
     """
 
     columns: dict[str, Values]
@@ -45,13 +45,13 @@ class _ExportedData:
 def export_store(config: ExportConfig) -> SimpleResult:
     """Export embeddings, labels, a result or the model of a store to a file for other programs.
 
-    A ``.npy`` gets a file of names next to it; each file is written completely or not at all.
+    For ``.npy``, the names are written to a file next to it. Each file is written atomically.
 
     Raises:
-        StoreError: the store or result cannot be used, or lacks what is asked for.
-        ConfigError: a file exists, the result has no such form, or packages are missing.
-        CheckpointError: the network is not here, or it has no ONNX form that gives the same embeddings.
-        ResourceError: the disk is full, ...
+        StoreError: the store or result cannot be used, or lacks the requested data.
+        ConfigError: a file exists, the result cannot be written in this format, or packages are missing.
+        CheckpointError: the network is not on this machine, or cannot be exported to ONNX with the same embeddings.
+        ResourceError: writing failed, for example because the disk is full.
     """
     started = time.monotonic()
     kind, out = config.kind, config.out
@@ -100,17 +100,17 @@ def export_store(config: ExportConfig) -> SimpleResult:
 def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     """Export the network of a store as an ONNX model that maps images (b, c, h, w) to embeddings (b, d).
 
-    The metadata ``preprocess`` is the JSON of the store: resize the shorter side to ``size * resize_ratio``, crop the
-    center, divide by 255, subtract ``mean``, divide by ``std``.
+    The metadata ``preprocess`` is JSON from the store: resize the shorter side to ``size * resize_ratio``, center-crop,
+    divide by 255, subtract ``mean``, and divide by ``std``.
     """
-    # torch loads here
+    # imports PyTorch
     from labelkit.commands.common.networks import load_recorded_network
     from labelkit.commands.common.onnx_export import OnnxExportError, export_onnx_bytes, missing_packages
 
     started, out = time.monotonic(), config.out
     missing = missing_packages()
     if missing:
-        problem = f"writing ONNX requires packages that are not installed ({', '.join(missing)})"
+        problem = f"ONNX export requires packages that are not installed ({', '.join(missing)})"
         raise ConfigError("--what model", problem, "Run `pip install onnx onnxruntime onnxscript`.")
     model = store.model
     network = load_recorded_network(model, config.checkpoint).network
@@ -123,8 +123,8 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     try:
         content = export_onnx_bytes(network, notes)
     except OnnxExportError as error:
-        problem = f"cannot be written as ONNX: {error}"
-        raise CheckpointError(model.name, problem, "This model can be used only in labelkit.") from error
+        problem = f"cannot be exported to ONNX: {error}"
+        raise CheckpointError(model.name, problem, "Use this model only in labelkit.") from error
     commit_bytes(out, content, replace=config.overwrite)
     values: dict[str, object] = {
         "path": out,
@@ -139,7 +139,7 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     return SimpleResult(values, (out,), (table,))
 
 
-# ---- what is written
+# ---- data to export
 
 
 def _collect_store(store: EmbeddingStore, config: ExportConfig) -> _ExportedData:
@@ -152,7 +152,7 @@ def _collect_store(store: EmbeddingStore, config: ExportConfig) -> _ExportedData
         if store.class_names:
             arrays["class_names"] = strings(store.class_names)
     elif not with_rows:
-        raise StoreError(str(store.path), "has no labels to write", "Choose --what embeddings, or another store.")
+        raise StoreError(str(store.path), "has no labels to export", "Choose --what embeddings, or another store.")
     if store.splits is not None:
         columns["split"] = _decode_names(store.splits, store.split_names)
         arrays.update(splits=store.splits, split_names=strings(store.split_names))
@@ -181,13 +181,13 @@ def _collect_result(store: EmbeddingStore, config: ExportConfig, kind: str) -> _
     columns = _list_hits(store, result) if "neighbor_rows" in result.arrays else _list_image_columns(store, result)
     if single is None if kind == ".npy" else not columns:
         held = ", ".join(sorted(result.arrays))
-        problem = f"{result.path} contains nothing that can be written as {kind}: {held}"
-        raise ConfigError("--out", problem, "Write a .npz file, which can contain all arrays.")
+        problem = f"{result.path} contains no arrays that can be written as {kind} (only {held})"
+        raise ConfigError("--out", problem, "Choose a .npz file, which can contain all arrays.")
     return _ExportedData(columns, None, arrays, single)
 
 
 def _list_image_columns(store: EmbeddingStore, result: Result) -> dict[str, Values]:
-    """One line per image: all that the result says about each."""
+    """Return the columns of a table with one row per image, with all values that the result has for each image."""
     found: dict[str, Values] = {}
     for name, value in result.arrays.items():
         per_row = name not in RESULT_COLUMNS or RESULT_COLUMNS[name].axes == ("n",)
@@ -200,7 +200,7 @@ def _list_image_columns(store: EmbeddingStore, result: Result) -> dict[str, Valu
 
 
 def _list_hits(store: EmbeddingStore, result: Result) -> dict[str, Values]:
-    """One line per hit of a search."""
+    """Return the columns of a table with one row per search hit."""
     neighbors, scores = result.arrays["neighbor_rows"], result.arrays["scores"]
     queries, ranks = np.nonzero(neighbors >= 0)
     rows = neighbors[queries, ranks]
@@ -220,25 +220,25 @@ def _list_hits(store: EmbeddingStore, result: Result) -> dict[str, Values]:
 
 
 def _build_name_column(store: EmbeddingStore, heading: str, rows: NDArray[Any]) -> dict[str, Values]:
-    r"""Names of rows; where some are no text, all are escaped, and the heading says so."""
+    r"""Return a column of row names; if some are not valid text, all are escaped, as the heading indicates."""
     names = [store.sample_ids[row] for row in rows.tolist()]
-    if not any(needs_escape(name) or "\\" in name for name in names):  # `import` reads a plain backslash as a slash
+    if not any(needs_escape(name) or "\\" in name for name in names):  # `import` reads a backslash as a slash
         return {heading: names}
     escaped = ESCAPED_COLUMN if heading == "path" else f"{heading}_escaped"
     return {escaped: [escape_name(name) for name in names]}
 
 
 def _decode_names(numbers: NDArray[Any], names: Any) -> list[str | None]:
-    """Names of classes or splits; bytes that are no text become backslash escapes."""
+    """Return the class or split name of each row; bytes that are not valid text become backslash escapes."""
     known = [escape_name(name) if needs_escape(name) else name for name in names]
     return [None if number < 0 else known[number] if known else str(number) for number in numbers.tolist()]
 
 
-# ---- how
+# ---- CSV
 
 
 def _generate_csv(export: _ExportedData) -> Iterator[bytes]:
-    """Yield a CSV in chunks; nine digits represent every float32 exactly."""
+    """Yield a CSV in chunks; nine significant digits represent every float32 exactly."""
     columns = list(export.columns.values())
     width = 0 if export.embeddings is None else export.embeddings.shape[1]
     buffer = io.StringIO(newline="")
@@ -250,11 +250,11 @@ def _generate_csv(export: _ExportedData) -> Iterator[bytes]:
         writer.writerows(lines)
         yield buffer.getvalue().encode()
         return
-    numbers = ",%.9g" * width + "\n"  # takes half the time of the writer
+    numbers = ",%.9g" * width + "\n"  # twice as fast as the writer
     step = max(1, BLOCK_BYTES // (4 * width))
     for start in range(0, len(export.embeddings), step):
         for row, line in zip(export.embeddings[start : start + step].tolist(), lines, strict=False):
-            writer.writerow(line)  # with an empty line end, it would not quote a name with a line feed
+            writer.writerow(line)  # with an empty line terminator, names with line feeds would not be quoted
             buffer.seek(buffer.tell() - 1)
             buffer.write(numbers % tuple(row))
         yield buffer.getvalue().encode()

@@ -33,13 +33,13 @@ _SHOWN_NAMES = 12
 
 
 def import_store(config: ImportConfig) -> SimpleResult:
-    """Import embeddings written by another program into a new store, completely or not at all.
+    """Import embeddings written by another program into a new store, atomically.
 
     Raises:
-        StoreError: the source cannot be used, or the output exists; says the row or line.
-        ConfigError: an array or column that was named is not there.
+        StoreError: the source cannot be used (the message specifies the row or line), or the output exists.
+        ConfigError: a specified array or column does not exist.
         DatasetError: images are missing or cannot be read.
-        ResourceError: the disk is full, ...
+        ResourceError: writing failed, for example because the disk is full.
     """
     started = time.monotonic()
     if config.out.exists() and not config.overwrite:
@@ -74,11 +74,11 @@ def import_store(config: ImportConfig) -> SimpleResult:
         "seconds": round(time.monotonic() - started, 2),
     }
     columns = ["store", "rows", "dim", "dtype", "labels", "classes", "images", "model"]
-    known = "known" if store.has_images else "not known"
+    known = "known" if store.has_images else "unknown"
     cells = [config.out, store.n, store.dim, values["dtype"], values["labels"], values["classes"], known]
     tables = [Table("", columns, [[*cells, store.model.name]])]  # type: ignore[list-item]  # numbers and texts
     if rows.found:
-        tables.append(Table("taken from", ["what", "array or column"], [[*pair] for pair in rows.found.items()]))
+        tables.append(Table("imported from", ["what", "array or column"], [[*pair] for pair in rows.found.items()]))
     return SimpleResult(values, (config.out,), tuple(tables))
 
 
@@ -86,12 +86,12 @@ def _report_ignored_arrays(path: Path, rows: ForeignRows, *, has_keys: bool = Tr
     if rows.left_out:
         more = ", ..." if len(rows.left_out) > _SHOWN_NAMES else ""
         hint = "; to read one as labels, pass --labels-key" if has_keys and "labels" not in rows.columns else ""
-        current_progress().message(f"{path}: left out: {', '.join(rows.left_out[:_SHOWN_NAMES])}{more}{hint}")
+        current_progress().message(f"{path}: ignoring {', '.join(rows.left_out[:_SHOWN_NAMES])}{more}{hint}")
 
 
 def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
-    """Return what was read, and how messages call the row that a name stands in."""
-    # splits and what training may use are looked for by their usual names alone
+    """Return the data read, and a function that maps a row to the location of its name, for messages."""
+    # splits and the mask of usable labels are found only by their usual names
     wanted = {role: getattr(config, f"{role}_key") for role in ("embeddings", "ids", "labels")}
     kind = config.source.suffix.lower()
     if kind in (".npy", ".npz", *TORCH_SUFFIXES):
@@ -104,18 +104,18 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     if ids is None and "ids" not in rows.columns:
         inside = [name for name in rows.left_out if name.split("/")[0] == "obs"]
         if inside:
-            problem = f"no image names were found; the file also contains: {', '.join(inside[:_SHOWN_NAMES])}"
+            problem = f"no image names were found; the file also contains {', '.join(inside[:_SHOWN_NAMES])}"
             raise Refused(
                 str(config.source), problem, "Pass --ids-key GROUP/NAME and --labels-key GROUP/NAME, or --ids FILE."
             )
-        current_progress().message(f"{config.source}: row numbers are used as ids; pass --ids to use names")
+        current_progress().message(f"{config.source}: row numbers are used as ids (to use names, pass --ids)")
     if ids is None:
         return rows, rows.where
     keys = wanted if kind == ".npy" else {}
     named = read_names(ids, keys) if ids.suffix.lower() == ".txt" else read_csv(ids, keys, with_rows=False)
     _report_ignored_arrays(ids, named, has_keys=kind == ".npy")
     if "labels" in named.columns and not named.found:
-        current_progress().message(f"{ids}: the number or text after each name is read as its label")
+        current_progress().message(f"{ids}: the value after each name is read as its label")
     name_where = _match_names(config, rows, named)
     rows.columns.update(named.columns)
     rows.found = {role: name for role, name in rows.found.items() if role not in named.columns}
@@ -123,9 +123,9 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
 
 
 def _match_names(config: ImportConfig, rows: ForeignRows, named: ForeignRows) -> Callable[[int], str]:
-    """Reorder the columns of ``--ids`` to match the names in the source, if any; return how messages refer to a row.
+    """Reorder the columns of ``--ids`` to match the names in the source, if any; return the location of each row.
 
-    Numbers in a source that are not names in ``--ids`` are row numbers, which imply no other order.
+    Numbers in the source that are not names in ``--ids`` are row numbers, so the order is the same.
     """
     own, given = rows.columns.get("ids"), named.columns["ids"]
     if own is None or list(own) == list(given):
@@ -137,11 +137,11 @@ def _match_names(config: ImportConfig, rows: ForeignRows, named: ForeignRows) ->
         return named.where
     if other is not None or len(place) < len(given):
         row = next((row for row, (a, b) in enumerate(zip(names, given, strict=False)) if a != b), 0)
-        what = f"the name {other!r} is not in it" if other is not None else "a name occurs twice in it"
+        what = f"the name {other!r} is missing" if other is not None else "a name occurs twice"
         problem = (
             f"does not match the names in {config.source}: {what}; first difference: {given[row]!r}, not {names[row]!r}"
         )
-        remedy = "Use the names of the source, in any order, or save the embeddings without names as a .npy file."
+        remedy = "Use the names of the source in any order, or save the embeddings without names as a .npy file."
         raise Mismatch(str(config.ids), problem, remedy)
     order, where = np.array([place[name] for name in names]), named.where
     named.columns = {
@@ -153,16 +153,16 @@ def _match_names(config: ImportConfig, rows: ForeignRows, named: ForeignRows) ->
 
 
 def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a safetensors or torch file, and the lists of texts or integers in it, by name."""
+    """Return the tensors, and the lists of strings or integers, in a safetensors or PyTorch file, by name."""
     import torch
 
-    from labelkit.models.weights.files import load_weights_file  # torch loads here
+    from labelkit.models.weights.files import load_weights_file
 
     lists: dict[str, list[str] | list[int]] = {}
     try:
         tensors = load_weights_file(path, lists)
     except CheckpointRefused as error:
-        remedy = "If you trust it, convert it: numpy.savez('x.npz', **torch.load(FILE, weights_only=False))."
+        remedy = "If you trust the file, convert it: numpy.savez('x.npz', **torch.load(FILE, weights_only=False))."
         raise Refused(str(path), error.problem, remedy) from error
     arrays = {name: np.array(values) for name, values in lists.items()}
     for name, tensor in tensors.items():
@@ -178,7 +178,7 @@ def _write(
     for role, column in rows.columns.items():
         if role not in ("class_names", "split_names") and len(column) != n:
             where = str(config.source if config.ids is None or role in rows.found else config.ids)
-            problem = f"contains {len(column)} {role} for the {n} embeddings of {config.source}"
+            problem = f"contains {len(column)} {role}, but {config.source} has {n} embeddings"
             raise Mismatch(where, problem, f"Pass exactly {n} {role}.")
     dtype = config.dtype
     if dtype == "auto":
@@ -188,7 +188,7 @@ def _write(
     order = np.array(sorted(range(n), key=[name_bytes(name) for name in names].__getitem__), dtype=np.int64)
     for first, second in itertools.pairwise(order.tolist()):
         if names[first] == names[second]:
-            problem = f"{names[second]!r} is also the name in {name_where(first)}"
+            problem = f"the name {names[second]!r} is also used in {name_where(first)}"
             raise Refused(name_where(second), problem, "Give every embedding a unique name.")
     sample_ids = [names[row] for row in order]
     columns = _build_columns(rows.columns, order, name_where)
@@ -216,7 +216,7 @@ def _write(
 
 
 def _build_names(column: Column | None, n: int, where: Callable[[int], str], images: Path | None) -> list[str]:
-    """Names of the rows; without any, their numbers, filled with zeros so that they sort as they are."""
+    """Return the names of the rows, or their zero-padded numbers if there are no names."""
     if column is None:
         return [f"{row:0{len(str(n - 1))}d}" for row in range(n)]
     names = column if isinstance(column, list) else [str(number) for number in column.tolist()]
@@ -224,15 +224,15 @@ def _build_names(column: Column | None, n: int, where: Callable[[int], str], ima
     for row, name in enumerate(names):
         fault = name_fault(name) or _find_text_fault(name)
         if fault:
-            remedy = "Use paths relative to one folder, such as cat/0.png, or add the same folder to all paths."
+            remedy = "Use paths relative to one folder, such as cat/0.png, or prefix all paths with the same folder."
             raise Refused(where(row), f"the name {name!r} {fault}", remedy)
     return names
 
 
 def _strip_common_folder(names: list[str], images: Path | None) -> list[str]:
-    """Remove the common folder of all names if all are absolute paths or URLs, or begin with ``..``.
+    """Remove the common folder of all names if all are absolute paths or URLs, or start with ``..``.
 
-    It is the deepest such folder, or the one that leaves the path of a file below ``images``.
+    This is the deepest common folder, or the one that leaves a path to an existing file in ``images``.
     """
     if not all(name.startswith(("/", "../")) or "://" in name or name[1:3] == ":/" for name in names):
         return names
@@ -243,7 +243,7 @@ def _strip_common_folder(names: list[str], images: Path | None) -> list[str]:
         return names
     below = (at for at in range(common, 0, -1) if images is not None and is_file(images.joinpath(*parts[0][at:])))
     at = next(below, common)
-    current_progress().message(f"names are used without their common folder {'/'.join(parts[0][:at])}/")
+    current_progress().message(f"the common folder {'/'.join(parts[0][:at])}/ is removed from all names")
     return ["/".join(folders[at:]) for folders in parts]
 
 
@@ -258,7 +258,7 @@ def _find_text_fault(text: str) -> str | None:
 def _build_columns(
     columns: Mapping[str, Column], order: NDArray[np.int64], where: Callable[[int], str]
 ) -> dict[str, Any]:
-    """Return labels and splits as a plan has them."""
+    """Return the labels and splits in the form of an ``EmbeddingPlan``."""
     labels, class_names = _number_values("label", columns.get("labels"), columns.get("class_names"), where)
     splits, split_names = _number_values("split", columns.get("splits"), columns.get("split_names"), where)
     first = [name for name in _FIRST_SPLITS if name in split_names]
@@ -274,7 +274,7 @@ def _build_columns(
         bad |= (values == 1) & (np.full(len(values), -1) if labels is None else labels).__lt__(0)
         if bad.any():
             row = int(np.argmax(bad))
-            problem = f"labeled must be 1 where there is a label, otherwise 0, got {values[row]}"
+            problem = f"labeled must be 0, or 1 for images with a label, got {values[row]}"
             raise Refused(where(row), problem, "Correct this value, or rename the column.")
         labeled = (values == 1)[order]
     found: dict[str, Any] = {}
@@ -291,7 +291,7 @@ def _build_columns(
 def _number_values(
     what: str, column: Column | None, names: Column | None, where: Callable[[int], str]
 ) -> tuple[NDArray[np.int64] | None, list[str]]:
-    """Return numbers and the name of each, sorted naturally or as ``names`` are; empty or -1 = none."""
+    """Return class or split numbers (n,), -1 = none, and their names, in natural order or in the order of ``names``."""
     if column is None:
         return None, []
     texts: Sequence[object] = column if isinstance(column, list) else column.tolist()
@@ -304,7 +304,7 @@ def _number_values(
         if bad.any():
             row = int(np.argmax(bad))
             expected = "-1 for none, or more" if raw is None else f"-1 to {limit}"
-            raise Refused(where(row), f"{what} {column[row]}, expected {expected}", "Correct this entry.")
+            raise Refused(where(row), f"expected a {what} of {expected}, got {column[row]}", "Correct this entry.")
         if raw is not None:
             texts = [raw[number] if number >= 0 else None for number in column.tolist()]
     named, notes = class_names(texts)
@@ -321,14 +321,13 @@ def _number_values(
 
 
 def _read_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Read every image once."""
     if not folder.is_dir():
-        raise DatasetError(str(folder), "is not a folder", "Pass the folder that the image names are relative to.")
+        raise DatasetError(str(folder), "is not a folder", "Pass the folder to which the image names are relative.")
     sha256 = np.zeros((len(sample_ids), 32), dtype=np.uint8)
     file_sizes = np.zeros(len(sample_ids), dtype=np.uint64)
     image_sizes = np.zeros((len(sample_ids), 2), dtype=np.uint32)
 
-    def look(row: int) -> str | None:
+    def read(row: int) -> str | None:
         try:
             content = read_image_file(folder / sample_ids[row])
             height, width, _ = EncodedImage(content).decode(3).shape
@@ -338,7 +337,7 @@ def _read_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[A
         file_sizes[row], image_sizes[row] = len(content), (height, width)
         return None
 
-    bad = [fault for fault in run_in_threads(look, range(len(sample_ids)), "images") if fault is not None]
+    bad = [fault for fault in run_in_threads(read, range(len(sample_ids)), "images") if fault is not None]
     if bad:
         more = f"; and {len(bad) - _SHOWN_FAULTS} more" if len(bad) > _SHOWN_FAULTS else ""
         problem = f"{len(bad)} of {len(sample_ids)} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"

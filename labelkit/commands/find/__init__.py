@@ -1,1 +1,1 @@
-"""``find``: images of a store to review: near-duplicates, outliers, new classes, doubtful labels."""
+"""``find``: find images of a store to review: near-duplicates, outliers, new classes, label errors."""

@@ -1,4 +1,4 @@
-"""Find labels of a store that the images contradict."""
+"""Find likely label errors in a store."""
 
 import numpy as np
 
@@ -16,19 +16,19 @@ from labelkit.store.embeddings import open_store
 COLUMNS = ("path", "label", "suggested", "doubt", "nearest_of_label", "nearest_of_suggested")
 _SHOWN = 20
 MANY_DOUBTS = 0.2
-"""Share of the labels that can hardly be wrong."""
+"""Fraction of doubtful labels above which most of them cannot be wrong."""
 
 
 def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
-    """Find labels in a store that are likely wrong, and write them to a CSV for correction, most doubtful first.
+    """Find labels in a store that are probably wrong, and write them to a CSV for correction, most doubtful first.
 
-    A label is doubtful if the nearest labeled image, the nearest mean of a class, and a linear classifier all prefer
-    another class without it. A label that no other image has cannot be judged.
+    A label is doubtful if the nearest labeled image, the nearest class mean, and a linear classifier, all computed
+    without this label, prefer another class. A label that no other image has cannot be checked.
 
     Raises:
-        StoreError: the store or the labels cannot be used; or a sheet is asked for, and the images are not known.
-        DatasetError: labels that cannot be used, or of fewer than two classes; images that are not where they were.
-        ConfigError: files that would be overwritten.
+        StoreError: the store or the labels cannot be used.
+        DatasetError: there are labels of fewer than two classes, or a sheet is requested and the images are missing.
+        ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
@@ -38,7 +38,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     labeled = np.flatnonzero(given.labeled)
     classes, labels = np.unique(given.labels[labeled], return_inverse=True)
     if len(classes) < 2:
-        problem = f"has labels of {len(classes)} classes for these images, but at least two classes are required"
+        problem = f"has labels of only {len(classes)} classes for these images, but at least two are required"
         raise DatasetError(given.where, problem, "Pass labels of more classes with --labels.")
     of_store = rows[labeled]
     images = None if config.sheet is None else StoredImages(store, of_store, config)
@@ -47,12 +47,12 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     num_checked = int(np.isfinite(doubts.score).sum())
     if num_checked < len(labeled):
         alone = len(labeled) - num_checked
-        current_progress().message(f"labels that cannot be checked, because only one image has them: {alone}")
+        current_progress().message(f"{alone} labels cannot be checked, because no other image has the same label")
     found = np.flatnonzero(doubts.doubtful)
     if len(found) > MANY_DOUBTS * num_checked:
         current_progress().message(
-            "many labels look doubtful, because there are few labels per class or the embeddings do not separate the "
-            "classes: check only the first images in the list"
+            "many labels look doubtful, probably because there are few labels per class or the embeddings do not "
+            "separate the classes; check only the first images in the list"
         )
     found = found[np.lexsort((found, -doubts.score[found]))]
     paths = [escape_path(store.sample_ids[int(row)]) for row in of_store]
@@ -81,7 +81,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     more = f", the first {_SHOWN}" if len(lines) > _SHOWN else ""
     title = f"{len(lines)} of {num_checked} labels are doubtful{more}"
     advice = (
-        f"Look at the first lines of {config.out}, correct the column label, and pass it to `labelkit label --from "
+        f"Check the first lines of {config.out}, correct the column label, and pass the file to `labelkit label --from "
         "FILE --conflicts new` or `labelkit start --labels`."
     )
     tables = (Table(title, list(COLUMNS[:4]), shown), *([Table("", ["what next"], [[advice]])] if lines else []))

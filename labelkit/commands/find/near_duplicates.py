@@ -1,7 +1,7 @@
 """Find near-duplicates in a store: identical files, edited or rotated copies, and photos of the same scene.
 
-Candidate pairs are chosen by embeddings and by pixels (16 x 16 gray values), then aligned and compared pixel by
-pixel; see :mod:`labelkit.algorithms.near_duplicates`.
+Candidate pairs are nearest neighbors by embedding or by pixels (16 x 16 gray values); they are aligned and compared
+pixel by pixel. See :mod:`labelkit.algorithms.near_duplicates`.
 """
 
 import zipfile
@@ -34,14 +34,14 @@ COLUMNS = ("image_a", "image_b", "kind", "similarity", "cluster")
 KINDS = ("same file", "edited copy", "turned copy", "same scene")
 _SCENE_KIND = KINDS.index("same scene")
 _CACHE_VERSION = 1
-"""Of what is kept; another one if pictures or agreements are computed in another way."""
+"""Version of the cache file; it changes if thumbnails or correlations are computed differently."""
 
-# What a pair needs by the pixels at which it is compared. Edited copy: correlation of detail, and of the part but one
-# that agrees least; same scene: correlation of detail. Chosen on planted copies and looked at, see docs/guides/find.md.
+# Minimum correlations by the resolution at which a pair is compared. Edited copy: of details, and of the second-worst
+# region; same scene: of details. Chosen on synthetic copies and by visual inspection, see docs/guides/find.md.
 _SAME = {64: (0.92, 0.80), 32: (0.88, 0.70), 16: (0.85, 0.65)}
 _BURST = {64: 0.50, 32: 0.70, 16: 0.80}
 _SHOWN = 10
-#: Correlation of the gray values of one picture, mirrored or turned, and another at 16 x 16, below which it is no copy.
+#: Minimum correlation of gray values at 16 x 16 pixels between a mirrored or rotated image and its copy.
 _TURNED = 0.8
 _TURNED_AT_ONCE = 4096
 _COARSE = 16
@@ -51,9 +51,9 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     """Find pairs of images that are identical files, copies or of the same scene, and write them to a CSV.
 
     Raises:
-        StoreError: the store cannot be used, or its rows were imported without their images.
-        DatasetError: its images are not where they were.
-        ConfigError: files that would be overwritten.
+        StoreError: the store cannot be used, or was imported without images.
+        DatasetError: the images are missing.
+        ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
@@ -66,7 +66,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     kept = _read_cache(config.cache)
     place_of = {digest.tobytes(): place for place, digest in enumerate(kept["sha256"])}
     known = np.array([place_of.get(digest.tobytes(), -1) for digest in np.asarray(store.sha256)[rows]], dtype=np.int64)
-    places, pictures = _load_pictures(
+    places, pictures = _load_thumbnails(
         images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]), known, kept["pictures"]
     )
     _, near = find_nearest_other_embeddings(features.subset(places), config.neighbors, "nearest embeddings")
@@ -74,7 +74,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     _, near_pixels = find_nearest_other_embeddings(coarse, config.neighbors, "nearest pixels")
     pairs = _merge_neighbor_pairs(near, near_pixels)
     sides = np.asarray(store.image_sizes)[rows[places]].min(axis=1)
-    agreement = _compare_pictures(pictures, sides, pairs, known[places][pairs], kept)
+    agreement = _compare_thumbnails(pictures, sides, pairs, known[places][pairs], kept)
     if config.cache is not None:
         digests = np.asarray(store.sha256)[rows[places]]
         cached: dict[str, Any] = {"version": _CACHE_VERSION, "sha256": digests, "pictures": pictures, "pairs": pairs}
@@ -84,7 +84,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
         store, rows, same_file, places[pairs], agreement, (places[turned[0]], turned[1]), bursts=config.bursts
     )
     lines: list[list[object]] = []
-    members: dict[int, tuple[str, dict[int, None]]] = {}  # of each cluster: its kind, and its places in order
+    members: dict[int, tuple[str, dict[int, None]]] = {}  # by cluster: its kind, and its positions in order
     for (a, b), kind, score, cluster in zip(found.tolist(), kinds.tolist(), scores, numbers.tolist(), strict=True):
         lines.append([escape_path(images.name(a)), escape_path(images.name(b)), KINDS[kind], f"{score:.4f}", cluster])
         _, of_cluster = members.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
@@ -115,7 +115,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
         [kind, int((kinds == number).sum()), len(np.unique(found[kinds == number]))]
         for number, kind in enumerate(KINDS)
     ]
-    title = f"{len(images.rows)} images, {spare} of which could be deleted because a copy remains"
+    title = f"{len(images.rows)} images, {spare} of which are redundant copies"
     tables = [Table(title, ["kind", "pairs", "images"], counts)]
     shown: list[list[Cell]] = [
         [number, kind, len(places), ", ".join(images.name(place) for place in places[:3])]
@@ -129,9 +129,9 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
 
 
 def _read_cache(path: Path | None) -> dict[str, NDArray[Any]]:
-    """Return what an earlier call kept: digests (m, 32), pictures (m, 64, 64), pairs (p, 2) of these, agreements (p,).
+    """Read the cache of an earlier run: digests (m, 32), thumbnails (m, 64, 64), pairs (p, 2) and correlations (p,).
 
-    Nothing if there is no such file, it is damaged, or of another version.
+    The arrays are empty if the file does not exist, is damaged, or has another version.
     """
     found: dict[str, NDArray[Any]] = {
         "version": np.array(_CACHE_VERSION),
@@ -152,17 +152,17 @@ def _read_cache(path: Path | None) -> dict[str, NDArray[Any]]:
     return kept if kept["version"] == _CACHE_VERSION else found
 
 
-def _compare_pictures(
+def _compare_thumbnails(
     pictures: NDArray[np.uint8],
     sides: NDArray[np.integer],
     pairs: NDArray[np.int64],
     known: NDArray[np.int64],
     kept: Mapping[str, NDArray[Any]],
 ) -> AlignedPairCorrelation:
-    """Compare the pictures (m, 64, 64) of pairs (p, 2), unless an earlier call did.
+    """Compare the thumbnails (m, 64, 64) of pairs (p, 2), except those already in the cache.
 
-    ``sides`` are the pixels (m,) that the shorter side of each had in its file, and ``known`` the places (p, 2) of the
-    same files among what that call ``kept``, or -1.
+    ``sides`` (m,) are the shorter sides of the original images in pixels, and ``known`` (p, 2) the positions of the
+    pairs' images in the cache ``kept``, or -1.
     """
     place_of = {tuple(pair): place for place, pair in enumerate(kept["pairs"].tolist())}
     before = np.array([place_of.get(tuple(pair), -1) for pair in known.tolist()], dtype=np.int64)
@@ -175,12 +175,12 @@ def _compare_pictures(
     return AlignedPairCorrelation(**joined)
 
 
-def _load_pictures(
+def _load_thumbnails(
     images: StoredImages, wanted: NDArray[np.int64], known: NDArray[np.int64], kept: NDArray[np.uint8]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Read the wanted images (w,) as gray squares (m, 64, 64), unless an earlier call did; some cannot be read.
+    """Read the images at positions ``wanted`` (w,), except cached ones, as gray thumbnails (m, 64, 64).
 
-    ``known`` is the place of each image among those that the earlier call kept, or -1. Returns the places (m,) too.
+    ``known`` is the position of each image in the cache, or -1. Also returns the positions (m,) of readable images.
     """
 
     def square(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -201,24 +201,24 @@ def _load_pictures(
 def _find_rotated_copies(
     pictures: NDArray[np.uint8], coarse: NDArray[np.float32], sides: NDArray[np.integer]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Find pictures that are others mirrored, upside down, or turned by a quarter; returns pairs (p, 2) and scores.
+    """Find mirrored copies and copies rotated by 90 or 180 degrees; return pairs (p, 2) and scores (p,).
 
-    Only the nearest picture of each turned one is compared with it.
+    Each transformed thumbnail is compared only with its nearest neighbor.
     """
     pairs, scores = [np.empty((0, 2), dtype=np.int64)], [np.empty(0, dtype=np.float32)]
-    gallery = np.flatnonzero(coarse.any(axis=1))  # the others show one color
+    gallery = np.flatnonzero(coarse.any(axis=1))  # the others have a single color
     if len(gallery) < 2:
         return pairs[0], scores[0]
     search = ExactSearch(coarse[gallery], metric="cosine")
     pictures, sides = pictures[gallery], sides[gallery]
     turns = (pictures[:, :, ::-1], pictures[:, ::-1, ::-1], np.rot90(pictures, axes=(1, 2)))
-    with current_progress().task("mirrored and turned copies", total=len(turns) * len(pictures)) as task:
+    with current_progress().task("mirrored and rotated copies", total=len(turns) * len(pictures)) as task:
         for turn in turns:
             for start in range(0, len(pictures), _TURNED_AT_ONCE):
                 these = np.arange(start, min(start + _TURNED_AT_ONCE, len(pictures)))
                 seconds = turn[these]
                 cosines, found = search.search(compute_coarse_vectors(seconds), 2)
-                # a symmetric picture is its own nearest
+                # a symmetric image is its own nearest neighbor
                 column = (found[:, 0] == these).astype(np.int64)
                 near, alike = found[np.arange(len(these)), column], cosines[np.arange(len(these)), column] >= _TURNED
                 here = np.flatnonzero(alike)
@@ -227,7 +227,7 @@ def _find_rotated_copies(
                     np.concatenate([sides[near[here]], sides[these[here]]]),
                     np.stack([np.arange(len(here)), len(here) + np.arange(len(here))], axis=1),
                 )
-                same = _is_same(agreement) & (agreement.levels > _COARSE)  # small drawings are alike when turned
+                same = _is_same(agreement) & (agreement.levels > _COARSE)  # small drawings can look alike when rotated
                 pairs.append(np.sort(np.stack([near[here], these[here]], axis=1)[same], axis=1))
                 scores.append(agreement.detail[same])
                 task.advance(len(these))
@@ -237,7 +237,7 @@ def _find_rotated_copies(
 
 
 def _is_same(agreement: AlignedPairCorrelation) -> NDArray[np.bool_]:
-    """Return which pairs are the same picture."""
+    """Return a mask (p,) of the pairs that show the same picture."""
     same = agreement.detail >= _select_limits(agreement, {level: limit for level, (limit, _) in _SAME.items()})
     return same & (
         agreement.weakest >= _select_limits(agreement, {level: limit for level, (_, limit) in _SAME.items()})
@@ -245,12 +245,12 @@ def _is_same(agreement: AlignedPairCorrelation) -> NDArray[np.bool_]:
 
 
 def _select_limits(agreement: AlignedPairCorrelation, limits: dict[int, float]) -> NDArray[np.float64]:
-    """Return the limits (p,) of the levels at which pairs are compared."""
+    """Return the limit (p,) for the resolution at which each pair is compared."""
     return np.select([agreement.levels == level for level in limits], list(limits.values()), np.inf)
 
 
 def _merge_neighbor_pairs(*neighbors: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pairs (p, 2) of each place and its neighbors (n, k), the smaller place first, each pair once, in order."""
+    """Return the sorted, unique pairs (p, 2) of each position and its neighbors (n, k), the smaller position first."""
     keys = []
     for near in neighbors:
         place, column = np.nonzero(near >= 0)
@@ -270,13 +270,13 @@ def _classify_pairs(
     *,
     bursts: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Classify pairs as copies or bursts, and number connected clusters; a burst joins images of two clusters.
+    """Classify pairs as copies or as photos of the same scene, and number the clusters of connected pairs.
 
     Returns:
-        pairs: (p, 2) places. The first has more pixels, or else a larger file, or else the earlier name.
+        pairs: (p, 2) positions; the first image has more pixels, or else a larger file, or else the earlier name.
         kinds: (p,) index into ``KINDS``.
-        scores: (p,) in [0, 1]: 1 for the same file, else how far the fine structure agrees.
-        clusters: (p,) from 1: pairs that hang together have one number. Copies are numbered first.
+        scores: (p,) in [0, 1]: 1 for identical files, otherwise the correlation of details.
+        clusters: (p,) cluster numbers from 1, clusters of copies first.
     """
     same = _is_same(agreement)
     copies = np.concatenate([same_file, pairs[same]])
@@ -289,7 +289,7 @@ def _classify_pairs(
         & (agreement.detail >= _select_limits(agreement, _BURST))
         & (copy_ids[pairs[:, 0]] != copy_ids[pairs[:, 1]])
     )
-    # of the pairs of one scene the best one between any two clusters of copies
+    # keep only the best pair of the same scene between any two clusters of copies
     scenes = np.flatnonzero(scene & bursts)
     scenes = scenes[np.argsort(-agreement.detail[scenes], kind="stable")]
     _, first = np.unique(np.sort(copy_ids[pairs[scenes]], axis=1), axis=0, return_index=True)
@@ -300,20 +300,20 @@ def _classify_pairs(
     scores = np.concatenate([np.ones(len(same_file)), *details]).clip(0, 1)
     scene_ids = len(rows) + _find_components(len(rows), every)
     ids = np.where(kinds < _SCENE_KIND, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
-    # the image that one would keep stands first
+    # the better image of each pair comes first
     pixels = np.asarray(store.image_sizes, dtype=np.int64)[rows].prod(axis=1)
     rank = np.empty(len(rows), dtype=np.int64)
     by_quality = np.lexsort((rows, -np.asarray(store.file_sizes, dtype=np.int64)[rows], -pixels))
     rank[by_quality] = np.arange(len(rows))
     every = np.where((rank[every[:, 0]] > rank[every[:, 1]])[:, None], every[:, ::-1], every)
     order = np.lexsort((every[:, 1], every[:, 0], -scores, kinds, ids))
-    # numbers from 1 in the order of the first image, copies before bursts
+    # number clusters from 1 by their first image, copies before scenes
     _, clusters = np.unique(ids, return_inverse=True)
     return every[order], kinds[order], scores[order], clusters.reshape(-1)[order] + 1
 
 
 def _find_components(count: int, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the smallest position (count,) to which each position is connected."""
+    """Return, for each position (count,), the smallest position connected to it."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

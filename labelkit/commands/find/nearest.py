@@ -1,4 +1,4 @@
-"""The nearest other rows of each row, found block by block."""
+"""Find the nearest other rows of each row, block by block."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,15 @@ def find_nearest_other_embeddings(
     """Find the k nearest other rows of each row by cosine similarity, nearest first.
 
     Args:
-        rows: (n, d) of any length.
-        k: wanted; fewer if there are fewer rows.
-        what: for the progress.
-        among: (n,) which rows may be neighbors; ``None``: all.
-        queries: (m,) places of the rows that are looked up; ``None``: all n.
+        rows: (n, d), not necessarily normalized.
+        k: number of neighbors; fewer if there are fewer rows.
+        what: label of the progress bar.
+        among: (n,) mask of rows that may be neighbors; ``None``: all.
+        queries: (m,) positions of the query rows; ``None``: all n.
 
     Returns:
-        cosines (m, k) float32 and places (m, k) int64; NaN and -1 for rows of zeros, which have no direction and are
-        nobody's neighbor, and where there are no more.
+        cosines (m, k) float32 and positions (m, k) int64; NaN and -1 where there are no more neighbors, and for zero
+        rows, which have no direction and are never neighbors.
     """
     query_rows = np.arange(len(rows)) if queries is None else queries
     cosines = np.full((len(query_rows), k), np.nan, dtype=np.float32)
@@ -46,7 +46,7 @@ def find_nearest_other_embeddings(
             part = lines[start : start + _QUERIES]
             own = query_rows[part]
             scores, found = search.search(rows[own], min(number + 1, len(gallery)))
-            # the row itself comes last, so that it is cut off; or else one too many
+            # sort the row itself to the end, so that it is cut off
             kept = np.argsort(gallery[found] == own[:, None], axis=1, kind="stable")[:, :number]
             cosines[part, :number] = np.take_along_axis(scores, kept, 1)
             places[part, :number] = gallery[np.take_along_axis(found, kept, 1)]

@@ -1,4 +1,4 @@
-"""Find images of a store that likely belong to none of the labeled classes."""
+"""Find images of a store that probably belong to none of the labeled classes."""
 
 from collections import Counter
 from dataclasses import replace
@@ -27,10 +27,10 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, newest_name, read_result
 
 COLUMNS = ("path", "label", "unlikeness", "guess", "nearest", "nearest_label")
-"""Of the table. ``label`` is empty, to be filled in; ``unlikeness`` orders the images, and is no probability."""
+"""CSV columns; ``label`` is empty, to be filled in; ``unlikeness`` ranks the images, but is not a probability."""
 _SHOWN = 20
 _EACH_TURN = 5
-# of a later image, among earlier and among other later ones
+# number of neighbors of a new image, among earlier images and among the other new images
 _NEIGHBORS = 5
 
 
@@ -38,20 +38,20 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     """Find the unlabeled images that are least similar to the labeled classes, and write them to a CSV.
 
     Raises:
-        StoreError: a store or the answers cannot be used; or a sheet is asked for, and the images are not known.
-        DatasetError: images that are not where they were; images to skip that cannot be read.
-        ConfigError: files that would be overwritten.
+        StoreError: a store or the predictions cannot be used.
+        DatasetError: a sheet is requested and the images are missing, or the list of images to skip cannot be read.
+        ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
     if result.kind != "answers":
-        problem = f"contains {result.kind} ({result.stage}), not predictions"
+        problem = f"contains {result.kind} (from {result.stage}), not predictions"
         raise StoreError(result.where, problem, "Pass a result of `discover answer` as --answer.")
     found, is_new = read_stored_predictions(result), new_groups(result)
     kinds = np.array(found.kinds)
     rows = split_rows(store, config.split)
     rows, given = rows[~np.isin(kinds[rows], ("given", "left out"))], np.flatnonzero(kinds == "given")
-    for chosen, what in ((given, "no image with a label"), (rows, "no image without a label in this split")):
+    for chosen, what in ((given, "no labeled images"), (rows, "no unlabeled images in this split")):
         if not len(chosen):
             remedy = "Run `labelkit discover answer` on a store with labeled and unlabeled images."
             raise StoreError(str(result.path), f"has {what}", remedy)
@@ -61,7 +61,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         earlier = find_images_in_other_store(before, store)
         if not earlier.any():
             problem = f"contains none of the images of {store.path}"
-            raise StoreError(str(before.path), problem, "Pass a store with some of the same images as --previous.")
+            raise StoreError(str(before.path), problem, "As --previous, pass a store with some of the same images.")
         rows = rows[~earlier[rows]]
         if len(rows) < 2:
             problem = f"contains all but {len(rows)} of the unlabeled images, but at least 2 new images are required"
@@ -93,7 +93,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     write_table(config, COLUMNS, lines)
     if images is not None:
         images.draw_groups(config, pairs)
-    # a guess that is more likely wrong than right does not count; answers of versions before 0.2 have no chances
+    # count only guesses that are probably right; predictions of versions before 0.2 have no probabilities
     unlikely = found.new_chance[rows] <= 0.5
     in_groups = Counter(guess for guess, not_new in zip(guesses, unlikely, strict=True) if guess and not not_new)
     values: dict[str, object] = {
@@ -115,15 +115,15 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     title = f"the {len(shown)} of {len(rows)} {kind} images that are least similar to the {known} images"
     made = (config.out,) if config.sheet is None else (config.out, config.sheet)
     advice = (
-        f"If some of these are of a class without a label, fill in the column label of {config.out} for two or three "
-        "images of each such class, and pass it to `labelkit label --from` or `labelkit start --labels`."
+        f"If some of these images belong to new classes, fill in the column label of {config.out} for two or three "
+        "images of each, and pass the file to `labelkit label --from` or `labelkit start --labels`."
     )
     tables = (Table(title, [COLUMNS[0], *COLUMNS[2:]], shown), Table("", ["what next"], [[advice]]))
     return SimpleResult(values, made, tables)
 
 
 def _interleave_groups(order: NDArray[np.int64], groups: list[str]) -> NDArray[np.int64]:
-    """Interleave groups without a label, a few images at a time, so that the first images are not all of one class."""
+    """Interleave new groups, a few images at a time, so that the first images are not all of one class."""
     seen: Counter[str] = Counter()
     places = [place for place, one in enumerate(order.tolist()) if groups[one]]
     turns = []
@@ -138,7 +138,7 @@ def _interleave_groups(order: NDArray[np.int64], groups: list[str]) -> NDArray[n
 def _find_nearest(
     store: EmbeddingStore, rows: NDArray[np.int64], among: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return cosines and rows, (m, k) each, of the k nearest other images among some; -1 where there is none."""
+    """Return the cosines and rows, (m, k) each, of the k nearest other images in ``among``; -1 if there are fewer."""
     mask = np.zeros(store.n, dtype=np.bool_)
     mask[among] = True
     features = StoredRows(store.lazy_embeddings, in_blocks=False)
@@ -151,7 +151,7 @@ def _find_nearest(
 def _compute_new_shares(
     config: FindNovelConfig, store: EmbeddingStore, result: Result, rows: NDArray[np.int64], is_new: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Return the total share of new groups for each row, (n,), computed by the rule for rows not predicted jointly."""
+    """Return each row's total probability (m,) of new groups, from the rule if the row was not predicted jointly."""
     rule = AnswerRule.from_arrays(result.arrays, result.params)
     if rule is None:
         problem = "was created by an earlier version of labelkit and lacks data that this command requires"

@@ -1,4 +1,4 @@
-"""Find outliers in a store: images unlike all others, blank, dark, bright, blurred, tiny, or of unusual shape."""
+"""Find outliers in a store: images unlike all others, or blank, dark, bright, blurred, tiny or oddly shaped ones."""
 
 import math
 from collections import Counter
@@ -19,20 +19,20 @@ from labelkit.store.embeddings import open_store
 
 COLUMNS = ("path", "reasons", "times_limit", "unlike", "brightness", "contrast", "sharpness", "width", "height")
 
-# the shorter side of an image whose sharpness is measured, if it is not shorter anyway
+# maximum shorter side in pixels to which images are downscaled for measuring sharpness
 _SIDE = 256
 _SHOWN = 20
 
 
-def find_odd(config: FindOddConfig) -> SimpleResult:
+def find_outliers(config: FindOddConfig) -> SimpleResult:
     """Find outliers among the images of a store, and write them to a CSV with reasons, most unusual first.
 
-    Rows that were imported without their images are judged by their embeddings alone.
+    In stores imported without images, only the embeddings are checked.
 
     Raises:
-        StoreError: the store cannot be used; or a sheet is asked for, and the images are not known.
-        DatasetError: its images are not where they were.
-        ConfigError: files that would be overwritten.
+        StoreError: the store cannot be used.
+        DatasetError: the images are missing.
+        ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
@@ -43,14 +43,14 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
         current_progress().warning(f"{store.path} has no image files, so only embeddings are checked")
     if len(rows) < MIN_IMAGES:
         current_progress().warning(
-            f"{len(rows)} images are too few to judge outliers, so images are not compared with each other"
+            f"{len(rows)} images are too few to find outliers by comparison, so images are not compared with each other"
         )
     features = stored_rows(store, rows)
     tones = sizes = None
     usual: NDArray[np.bool_] | None = None
     if images is not None:
         tones, sizes = _measure_all_tones(images), np.asarray(store.image_sizes, dtype=np.int64)[rows]
-        # dark or blurred images lie together with whatever is strange, and would vouch for it
+        # dark or blurred images are near outliers in the embedding space, and would make them look normal
         nothing_else = (outlier_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
         if int(nothing_else.sum()) >= MIN_IMAGES:
             usual = np.asarray(nothing_else, dtype=np.bool_)
@@ -91,20 +91,20 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
         ],
     }
     counts: list[list[Cell]] = [[reason, tally[reason]] for reason in REASONS if tally[reason]]
-    tables = [Table(f"{len(names)} of {len(rows)} images are odd", ["reason", "images"], counts)]
+    tables = [Table(f"{len(names)} of {len(rows)} images are outliers", ["reason", "images"], counts)]
     shown: list[list[Cell]] = [
         [name, ", ".join(why), round(float(score), 2)]
         for name, why, score in zip(names[:_SHOWN], reasons, highest[odd], strict=False)
     ]
     if shown:
-        more = f", the oddest {_SHOWN}" if len(names) > _SHOWN else ""
-        tables.append(Table(f"odd images{more}", ["path", "reasons", "times the limit"], shown))
+        more = f", the {_SHOWN} most unusual" if len(names) > _SHOWN else ""
+        tables.append(Table(f"outliers{more}", ["path", "reasons", "times the limit"], shown))
     made = (config.out,) if sheet is None else (config.out, sheet)
     return SimpleResult(values, made, tuple(tables))
 
 
 def _measure_all_tones(images: StoredImages) -> NDArray[np.float64]:
-    """(n, 3) brightness, contrast and sharpness of all images; NaN where one cannot be read."""
+    """Return the brightness, contrast and sharpness (n, 3) of all images; NaN for unreadable images."""
 
     def measured(pixels: NDArray[np.uint8]) -> tuple[float, float, float]:
         gray = Image.fromarray(pixels[:, :, 0])

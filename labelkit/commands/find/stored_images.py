@@ -1,7 +1,4 @@
-"""The images of a store: each is read once, downscaled and measured; some are drawn.
-
-The table that ``labelkit find`` writes.
-"""
+"""Read, measure and draw the images of a store, and write the table of ``labelkit find``."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import (
     make_pixel_reader,
     open_store_images,
@@ -28,25 +25,25 @@ from labelkit.store.embeddings import EmbeddingStore
 
 T = TypeVar("T")
 
-# lines of a sheet; more would be too many to look at
+# maximum number of lines of a contact sheet
 _MAX_LINES = 100
 
 
 class StoredImages:
-    """Image files that the given rows of a store were created from.
+    """Image files from which the given rows of a store were created.
 
     Args:
-        store: whose.
-        rows: (m,) int64 of it.
-        config: says where the images are.
+        store: the store.
+        rows: (m,) int64 rows of the store.
+        config: options, including the location of the images.
 
     Attributes:
-        files: the dataset with the images.
-        left_out: why images were not measured, and how many; filled by :meth:`measure`.
+        files: dataset with the images.
+        left_out: number of skipped images by reason; filled by :meth:`measure`.
 
     Raises:
-        DatasetError: they are not where they were.
-        Mismatch: the rows were imported without their images.
+        DatasetError: the images are missing.
+        Mismatch: the store was imported without images.
     """
 
     def __init__(self, store: EmbeddingStore, rows: NDArray[np.int64], config: FindConfig) -> None:
@@ -64,17 +61,17 @@ class StoredImages:
     ) -> Iterator[tuple[int, T]]:
         """Read each image once, apply a function to its gray pixels, and yield (position, result) in order.
 
-        Images that are gone, cannot be read, or are no longer those that were embedded are left out, which is said.
+        Images that are missing, unreadable, or changed since they were embedded are skipped with a warning.
 
         Args:
-            work: (h, w, 1) uint8 to a result; called in threads.
-            least_side: sides to which the decoder may shrink.
-            what: for the progress.
-            wanted: (w,) places among the rows; ``None``: all.
-            others: images that need not be read.
+            work: function of pixels (h, w, 1) uint8; called in threads.
+            least_side: minimum side length in pixels to which the decoder may downscale.
+            what: label of the progress bar.
+            wanted: (w,) positions among the rows; ``None``: all.
+            others: number of images that need not be read, for the warning.
 
         Raises:
-            DatasetError: not one image can be read.
+            DatasetError: no image can be read.
         """
         row_of = {name: row for row, name in enumerate(self.files.sample_ids)}
 
@@ -101,7 +98,7 @@ class StoredImages:
         current_progress().warning(f"skipped {number} of {total} images in {where}: {reasons}")
 
     def describe_skipped_images(self) -> list[dict[str, object]]:
-        """Return the reasons why images were left out, with the number of images for each, as JSON."""
+        """Return the number of skipped images for each reason, as JSON."""
         return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
 
     def name(self, place: int) -> str:
@@ -119,15 +116,15 @@ class StoredImages:
             current_progress().message(f"{config.sheet} shows the first {_MAX_LINES} of {len(lines)} lines")
         pixels_of = make_pixel_reader(self.files)
         shown = [
-            [Picture(pixels_of(self.name(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
+            [SheetCell(pixels_of(self.name(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
             for line in lines[:_MAX_LINES]
         ]
         write_contact_sheet(config.sheet, shown)
 
     def draw_groups(self, config: FindConfig, groups: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
         """Write the contact sheet, if requested, keeping each group of (position, captions) pairs together."""
-        beside = IMAGES_PER_LINE // len(groups[0]) if groups else 1
-        self.draw(config, [list(chain(*groups[start : start + beside])) for start in range(0, len(groups), beside)])
+        per_line = IMAGES_PER_LINE // len(groups[0]) if groups else 1
+        self.draw(config, [list(chain(*groups[start : start + per_line])) for start in range(0, len(groups), per_line)])
 
 
 def write_table(config: FindConfig, columns: Sequence[str], lines: Sequence[Sequence[object]]) -> None:

@@ -1,10 +1,10 @@
-"""Find pairs of images of a store that show the same object, and write them for training.
+"""Find pairs of images in a store that show the same object, and write them for training.
 
-Source: TAC-CCL, Sec. 4.3.4; thresholds are ours.
-    1. candidates: the nearest images by embedding, within the same cluster if there are clusters
-    2. affine SIFT keypoints of every image, which is most of the work; they are cached as soon as they are found
-    3. matching keypoints, and the homography that explains them; pairs with too few inliers are not matches
-    4. for every image, the partners with most inliers
+Source: TAC-CCL, Sec. 4.3.4; the thresholds were chosen for labelkit.
+    1. Select candidate pairs: nearest neighbors by embedding, within the same cluster if clusters are used.
+    2. Detect the affine SIFT keypoints of each image, which takes most of the time, and cache them immediately.
+    3. Match keypoints, and fit a homography to them; pairs with too few inliers are discarded.
+    4. For each image, keep the partners with the most inliers.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from labelkit.algorithms.affine_sift import Keypoints, configure_opencv, find_ke
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
 from labelkit.cache import cache_folder
-from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows
+from labelkit.commands.common.embeddings import check_features, normalize_embeddings, split_rows
 from labelkit.commands.common.images.contact_sheet import write_png
 from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.outputs import check_output
@@ -38,11 +38,11 @@ from labelkit.store.array_files import Matches, MatchFile, build_match, join_mat
 from labelkit.store.commit import canonical_json, commit_file
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
-# Number of nearest images that each image is compared with, and of partners stored for it, those with most inliers.
+# Number of nearest images compared with each image, and of partners (with the most inliers) kept for it.
 _CANDIDATES, _PARTNERS = 20, 2
-# Maximum number of images whose keypoints are held in memory, about 300 KB each.
+# Maximum number of images whose keypoints are kept in memory, about 300 KB each.
 _HELD_IMAGES = 2048
-# Version of keypoint detection; after a change, old files of the cache are no longer used.
+# Version of keypoint detection; changing it invalidates the cache.
 _VERSION = 2
 _SIDE, _GAP, _TEXT, _MAX_SHOWN = 192, 8, 16, 12
 
@@ -52,9 +52,9 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store cannot be used.
-        OutputExistsError: the output exists and contains something else.
-        ConfigError: fewer images than clusters, the sheet cannot be written, or OpenCV is missing.
-        DatasetError: the images are missing, or are not those that were embedded.
+        OutputExistsError: the output exists and has different content.
+        ConfigError: there are fewer images than clusters, the sheet cannot be written, or OpenCV is not installed.
+        DatasetError: images are missing, or have changed since they were embedded.
     """
     opencv = configure_opencv()
     out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
@@ -64,16 +64,16 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
     if len(rows) < 2:
         problem = f"{config.index} has fewer than two images to compare"
         raise ConfigError("--index", problem, "Use a store with more images.")
-    images = StoredPhotos(store, rows, open_store_images(store, config.dataset, config.data_root), opencv)
+    images = KeypointImages(store, rows, open_store_images(store, config.dataset, config.data_root), opencv)
     progress, started = current_progress(), time.monotonic()
-    pairs = choose_candidate_pairs(config, unit_rows(check_features(store, rows)))
+    pairs = choose_candidate_pairs(config, normalize_embeddings(check_features(store, rows)))
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         counts = np.zeros(len(rows), dtype=np.int64)
         with progress.task("keypoints", total=len(rows)) as task:
             for row, number in enumerate(pool.map(images.count_keypoints, range(len(rows)))):
                 if isinstance(number, str):
-                    progress.warning(f"{images.name(row)}: {number}; the image is not matched")
+                    progress.warning(f"skipped {images.name(row)}: {number}")
                 counts[row] = -1 if isinstance(number, str) else number
                 task.advance(1, cached=len(images.from_cache))
         from_cache = len(images.from_cache)
@@ -116,11 +116,11 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
         "seconds": round(time.monotonic() - started, 2),
     }
     if from_cache:
-        progress.message(f"the keypoints of {from_cache} of {len(rows)} images were cached")
+        progress.message(f"the keypoints of {from_cache} of {len(rows)} images were read from the cache")
     if values["without_keypoints"]:
         first = ids[int(np.flatnonzero(counts == 0)[0])]
         progress.message(
-            f"{values['without_keypoints']} images have no keypoints and cannot be matched (first: {first})"
+            f"{values['without_keypoints']} images have no keypoints, so they cannot be matched (first: {first})"
         )
     paths: tuple[Path, ...] = (out,)
     if config.sheet is not None:
@@ -128,16 +128,16 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
             write_match_sheet(config.sheet, found, images)
             paths, values["sheet"] = (out, config.sheet), config.sheet
         else:
-            progress.warning("there is no match to draw")
+            progress.warning(f"there are no matches, so {config.sheet} is not written")
     return SimpleResult(values, paths, (_build_table(values),))
 
 
-class StoredPhotos:
-    """Images that a store was created from and their keypoints, indexed by position among the n compared rows.
+class KeypointImages:
+    """Image files of a store and their keypoints, indexed by position among the n compared rows.
 
     Attributes:
         sha256: (n, 32) digests of the files when they were embedded.
-        from_cache: positions of images whose keypoints were read from the cache.
+        from_cache: positions of the images whose keypoints were read from the cache.
 
     Raises:
         DatasetError: images are missing.
@@ -167,7 +167,7 @@ class StoredPhotos:
 
         Raises:
             BadImageError: the image cannot be read.
-            DatasetError: the image is not the one that was embedded.
+            DatasetError: the image has changed since it was embedded.
         """
         encoded = self._dataset.source.read(self._rows[place])
         if encoded.sha256 != self.sha256[place].tobytes():
@@ -176,7 +176,7 @@ class StoredPhotos:
         return encoded.decode(self._dataset.in_channels)
 
     def count_keypoints(self, place: int) -> int | str:
-        """Find the keypoints of an image, or read them from the cache; return their number or why there are none."""
+        """Return the number of keypoints of an image, cached or newly detected, or the reason why it is unreadable."""
         try:
             return len(self.keypoints(place).points)
         except BadImageError as error:
@@ -191,11 +191,11 @@ class StoredPhotos:
             with np.load(path, allow_pickle=False) as file:
                 height, width = file["size"].tolist()
                 kept = Keypoints(file["points"], file["descriptors"], (height, width))
-        except (OSError, ValueError, zipfile.BadZipFile):  # missing or damaged: it is written again
+        except (OSError, ValueError, zipfile.BadZipFile):  # missing or damaged, so it is rewritten
             found = find_keypoints(self.pixels(place))
             path.parent.mkdir(parents=True, exist_ok=True)
             arrays = {"points": found.points, "descriptors": found.descriptors, "size": np.array(found.size)}
-            commit_file(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type] # names are texts
+            commit_file(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
             return found
         self.from_cache.add(place)
         return kept
@@ -225,14 +225,14 @@ def choose_candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -
         number = min(_CANDIDATES, len(members) - 1)
         if number < 1:
             continue
-        # l2, since the embedding of an image may be zero and have no direction
+        # l2, since embeddings may be zero and thus have no direction
         _, nearest = knn(features[members], features[members], number, metric="l2", exclude_self=True)
         listed.append(np.stack((np.repeat(members, number), members[nearest.reshape(-1)]), axis=1))
     return np.unique(np.sort(np.concatenate(listed), axis=1), axis=0)
 
 
 def keep_best_partners(found: Matches, partners: int) -> Matches:
-    """For each image, keep the partners with the most inliers; every match counts in both directions."""
+    """For each image, keep the partners with the most inliers; each match counts for both of its images."""
     both = join_matches([found, found.reversed()])
     order = np.lexsort((both.pairs[:, 1], -both.inliers, both.pairs[:, 0]))
     _, starts, groups = np.unique(both.pairs[order, 0], return_index=True, return_inverse=True)
@@ -241,7 +241,7 @@ def keep_best_partners(found: Matches, partners: int) -> Matches:
 
 
 def _same_class_fraction(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> float | None:
-    """Return the fraction of pairs whose images have the same label; it is only reported, not used for any choice."""
+    """Return the fraction of pairs with the same label, for the report only; ``None`` if unknown."""
     if store.labels is None:
         return None
     labels = np.asarray(store.labels)[rows][pairs]
@@ -252,12 +252,12 @@ def _same_class_fraction(store: EmbeddingStore, rows: NDArray[np.int64], pairs: 
 def _build_table(values: dict[str, object]) -> Table:
     names = ("images", "without_keypoints", "compared", "matched", "covered", "same_class", "seconds")
     cells = [cell if isinstance(cell := values[name], int | float | str) else None for name in names]
-    title = "matched: pairs of images; covered: images with a partner; same class: of the matched pairs, where known"
+    title = "matched: number of pairs; covered: images with a partner; same class: fraction of matched pairs"
     return Table(title, [name.replace("_", " ") for name in names], [cells])
 
 
-def write_match_sheet(path: Path, matches: Matches, images: StoredPhotos) -> None:
-    """Draw up to 12 matches on a contact sheet, evenly spaced from the most inliers to the fewest.
+def write_match_sheet(path: Path, matches: Matches, images: KeypointImages) -> None:
+    """Draw a contact sheet of up to 12 matches, evenly spaced from the most to the fewest inliers.
 
     Raises:
         ResourceError: the file cannot be written.

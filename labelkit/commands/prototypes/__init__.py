@@ -1,1 +1,1 @@
-"""``prototypes``: make points on the sphere that are far from each other, and report their distances."""
+"""``prototypes``: compute well-separated points on the sphere, and report their distances."""

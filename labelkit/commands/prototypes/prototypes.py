@@ -1,4 +1,4 @@
-"""Make prototypes for a number of classes, write them, and report how well they are spread."""
+"""Compute class prototypes, write them, and report how well they are separated."""
 
 import math
 import time
@@ -17,13 +17,13 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
     """Compute well-separated class prototypes on the sphere, write them, and compare them with theoretical bounds.
 
     Raises:
-        OutputExistsError: the file exists and has other content.
-        ResourceError: no such device, the disk is full, ...
+        OutputExistsError: the file exists and has different content.
+        ResourceError: the device does not exist, or writing failed, for example because the disk is full.
     """
     progress = current_progress()
     levels = build_t_schedule(config.t, config.sharpest_t)
     started = time.monotonic()
-    with progress.task("spreading", total=len(levels) * config.num_inits) as task:
+    with progress.task("optimizing prototypes", total=len(levels) * config.num_inits) as task:
         made = load_or_compute_prototypes(
             config.num_classes,
             config.embed_dim,
@@ -68,7 +68,7 @@ def _device(config: PrototypesConfig) -> str:
 
 
 def _compute_bounds(count: int, dim: int) -> dict[str, float]:
-    """Return lower bounds for any vectors; the mean and the loss reach theirs whenever the simplex fits."""
+    """Return lower bounds for any vectors; a simplex, if it fits, attains those of the mean and the loss."""
     return {
         "max_cosine": max_cosine_bound(count, dim),
         "min_cosine": -1.0,
@@ -84,8 +84,8 @@ def _build_table(title: str, spread: Spread, bounds: dict[str, float]) -> Table:
         "min_cosine": "smallest cosine",
         "mean_cosine": "mean cosine",
         "rms_cosine": "root mean square",
-        "mean_nearest_cosine": "nearest other, mean",
-        "uniformity": "loss of the paper, t = 2",
+        "mean_nearest_cosine": "mean over nearest pairs",
+        "uniformity": "uniformity loss, t = 2",
     }
     found = asdict(spread)
     rows: list[list[Cell]] = [
@@ -93,5 +93,5 @@ def _build_table(title: str, spread: Spread, bounds: dict[str, float]) -> Table:
     ]
     closest_bound = math.degrees(math.acos(bounds["max_cosine"]))
     rows.append(["angle of the closest pair", round(spread.closest_angle, 4), round(closest_bound, 4)])
-    rows.append(["angle, mean", round(spread.mean_angle, 4), None])
+    rows.append(["mean angle", round(spread.mean_angle, 4), None])
     return Table(title, ["cosines of pairs", "found", "lower bound"], rows)

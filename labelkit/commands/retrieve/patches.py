@@ -1,4 +1,4 @@
-"""Find the patches of a store that are most similar to one patch of a query image."""
+"""Find the patches in a store that are most similar to a patch of a query image."""
 
 import time
 from collections.abc import Iterable
@@ -30,12 +30,12 @@ class _PatchQuery:
     """Patch of a query image, with its feature.
 
     Attributes:
-        patches: all patches of its image.
+        patches: all patches of the query image.
         number: position of the patch among these.
         feature: (d,) float32.
-        own_rows: rows of the store that are the same image.
-        label: class of its image, if known.
-        images: dataset with its image, if that is an image file.
+        own_rows: rows of the store with the same image.
+        label: class of the image, if known.
+        images: dataset with the image, if it is an image file.
     """
 
     name: str
@@ -49,7 +49,7 @@ class _PatchQuery:
 
 @dataclass(frozen=True)
 class _PatchHit:
-    """Patch that a search found: row of the store, row and column in the grid, box in pixels, and score."""
+    """Search result: row of the store, row and column in the patch grid, box in pixels, and score."""
 
     row: int
     cell: list[int]
@@ -58,20 +58,20 @@ class _PatchHit:
 
 
 def _cell_and_box(image: ImagePatches, number: int) -> tuple[list[int], list[float]]:
-    """Return a patch's row and column, and its left, top, right and bottom in pixels of the oriented original image."""
+    """Return a patch's row and column, and its box (left, top, right, bottom) in pixels of the original image."""
     return image.cells[number].tolist(), [round(edge, 2) for edge in image.boxes()[number].tolist()]
 
 
 def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
-    """Find the patches in a store that are most similar to one patch of an image file or of a stored image.
+    """Find the patches in a store that are most similar to a patch of an image file or of a stored image.
 
-    Patches of the query image itself are left out unless they are requested.
+    Patches of the query image itself are excluded unless requested.
 
     Raises:
         StoreError: the store has no patches, or they cannot be used.
         DatasetError: the query is not an image.
-        CheckpointError: the model of the store is not on this machine, or another model was given.
-        ConfigError: the position is outside of the image, filters leave no patch, or a file exists.
+        CheckpointError: the model of the store is not on this machine, or another model was passed.
+        ConfigError: the position is outside the image, no patch passes the filters, or an output file exists.
     """
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     patches = open_patches(store)
@@ -85,7 +85,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     available = int(counts[chosen].sum())
     if available == 0:
         raise ConfigError(
-            "--own-image", "only patches of the query image are left", "Pass --own-image, or change the filters."
+            "--own-image", "only patches of the query image pass the filters", "Pass --own-image, or relax the filters."
         )
     if available < config.k:
         current_progress().warning(f"only {available} patches pass the filters")
@@ -107,17 +107,17 @@ def find_nearest_in_blocks(
     k: int,
     metric: Metric = "cosine",
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Find the rows nearest to one query (d,) in a sequence of blocks, with only one block in memory at a time.
+    """Find the rows nearest to a query (d,) in a sequence of blocks, with only one block in memory at a time.
 
     Args:
-        query: query vector; finite, and not zero where directions are compared.
-        parts: rows (m, d), the number of the first of these rows, and a mask (m,) of those that may be found. Zero
-            rows are never found by ``cosine``.
+        query: query vector; finite, and nonzero for ``cosine``.
+        parts: blocks of rows (m, d), each with the number of its first row and a mask (m,) of the candidates. With
+            ``cosine``, zero rows are never found.
         k: maximum number of rows.
         metric: as for :func:`knn`.
 
     Returns:
-        Scores (j,) and numbers (j,) of the rows, j <= k; for equal scores, the smaller number comes first.
+        Scores (j,) and numbers (j,) of the rows, j <= k; of equal scores, the smaller number comes first.
     """
     scores, numbers = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
     for rows, start, wanted in parts:
@@ -134,7 +134,7 @@ def find_nearest_in_blocks(
 
 
 def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> _PatchQuery:
-    """Return the query patch that the options request."""
+    """Load the query patch specified by the options."""
     images: ImageDataset | None = None
     if config.query_rows is not None:
         (row,) = check_rows(store, config.query_rows, "--query-rows")
@@ -150,7 +150,7 @@ def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: Pa
             problem = f"{config.query} is not an image file, but a patch must belong to a single image"
             raise ConfigError("--query", problem, "Pass an image file, or --query-rows ROW.")
         from labelkit.commands.common.networks import (
-            compute_query_patches,  # torch loads here
+            compute_query_patches,  # imports PyTorch
             load_recorded_network,
         )
 
@@ -158,7 +158,7 @@ def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: Pa
         model = load_recorded_network(store.model, config.checkpoint)
         layer = model.network.patch_identity["layer"]
         if layer != patches.layer:
-            problem = f"its patches come from layer {layer}, but the store's patches come from layer {patches.layer}"
+            problem = f"its patch features come from layer {layer}, but those of the store from layer {patches.layer}"
             raise Mismatch(model.source, problem, "Recreate the store with `labelkit embed --dense`.")
         image = compute_query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
@@ -166,20 +166,20 @@ def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: Pa
     cell = _parse_query_cell(config, image, name)
     place = np.flatnonzero((image.cells == np.array(cell)).all(axis=1))
     if not len(place):
-        problem = f"patch {cell[0]},{cell[1]} of {name} is not among its {len(image.cells)} stored patches"
+        problem = f"patch {cell[0]},{cell[1]} of {name} is not one of its {len(image.cells)} stored patches"
         kept = " ".join(f"{row},{column}" for row, column in image.cells.tolist()[:10])
-        raise ConfigError("--patch", problem, f"Choose one of: {kept}; or pass the image file as --query.")
+        raise ConfigError("--patch", problem, f"Choose one of {kept}, or pass the image file as --query.")
     number = int(place[0])
     feature = np.asarray(image.features[number], dtype=np.float32)
     if store.metric == "cosine" and not feature.any():
-        problem = f"patch {cell[0]},{cell[1]} of {name} has a feature that is all zeros"
+        problem = f"the feature of patch {cell[0]},{cell[1]} of {name} is all zeros"
         raise ConfigError("--patch", problem, "Choose another patch.")
     own_rows = np.flatnonzero((store.sha256 == digest).all(axis=1))
     return _PatchQuery(name, image, number, feature, own_rows, label, images)
 
 
 def _parse_query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
-    """Return the row and column of the patch that ``--patch`` or ``--pixel`` specifies."""
+    """Return the row and column of the patch specified by ``--patch`` or ``--pixel``."""
     rows, columns = image.grid
     if config.patch is not None:
         return parse_patch_position(config.patch, image.grid, name)
@@ -187,7 +187,7 @@ def _parse_query_cell(config: RetrieveConfig, image: ImagePatches, name: str) ->
     x, y = config.pixel
     left, top, right, bottom = image.region
     if not (left <= x < right and top <= y < bottom):
-        problem = f"x {x:g}, y {y:g} is outside the area of {name} that the network sees"
+        problem = f"pixel {x:g},{y:g} is outside the region of {name} that the network sees"
         remedy = f"Choose x from {left:g} to {right:g} and y from {top:g} to {bottom:g}."
         raise ConfigError("--pixel", problem, remedy)
     row, column = int((y - top) / (bottom - top) * rows), int((x - left) / (right - left) * columns)
@@ -244,8 +244,8 @@ def _build_result(
 def _write_sheet(
     path: Path, config: RetrieveConfig, store: EmbeddingStore, query: _PatchQuery, hits: list[_PatchHit]
 ) -> None:
-    """Draw the query and the hits, each with a box around its patch."""
-    from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
+    """Write a contact sheet of the query and the hits, each with a box around its patch."""
+    from labelkit.commands.common.images.contact_sheet import SheetCell, draw_box, write_contact_sheet
 
     pixels_of = make_pixel_reader(open_store_images(store, config.dataset, config.data_root))
 
@@ -254,10 +254,10 @@ def _write_sheet(
 
     cell, box = _cell_and_box(query.patches, query.number)
     query_image = boxed(pixels_of(query.name) if query.images is None else read_image_pixels(query.images, 0), box)
-    line = [Picture(query_image, (query.name, f"query, patch {cell[0]},{cell[1]}"), frame="query")]
+    line = [SheetCell(query_image, (query.name, f"query, patch {cell[0]},{cell[1]}"), frame="query")]
     for rank, hit in enumerate(hits, start=1):
         name = store.sample_ids[hit.row]
         text = f"{rank}. patch {hit.cell[0]},{hit.cell[1]} {hit.score:.3f}"
-        line.append(Picture(boxed(pixels_of(name), hit.box), (name, text)))
+        line.append(SheetCell(boxed(pixels_of(name), hit.box), (name, text)))
     per_row = 6
     write_contact_sheet(path, [line[start : start + per_row] for start in range(0, len(line), per_row)])

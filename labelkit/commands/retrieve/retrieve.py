@@ -29,7 +29,7 @@ from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
     Found,
     choose_index,
-    find,
+    find_neighbors,
     is_small_selection,
     load_or_build_index,
     no_rows_error,
@@ -45,7 +45,7 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, write_result
 
-# Images with at least this cosine are regarded as the same picture.
+# Minimum cosine similarity of images that are regarded as the same picture.
 DUPLICATE_COSINE = 1 - 1e-6
 
 Duplicate = Literal["itself", "same file", "same picture"]
@@ -53,25 +53,21 @@ Duplicate = Literal["itself", "same file", "same picture"]
 
 @dataclass(frozen=True)
 class _Hit:
-    """One row that was found."""
-
     row: int
     score: float
     duplicate: Duplicate | None
 
 
 def retrieve_images(config: RetrieveConfig) -> SimpleResult:
-    """Find the images of a store nearest to each query.
+    """Find the images of a store nearest to each query: an image, a folder of images, or rows of a store.
 
-    Queries are an image or a folder of them, the rows of another store, or rows of the store.
-
-    Images are embedded with the store's own model; the other queries need no model.
+    Images are embedded with the store's own model; other queries require no model.
 
     Raises:
-        StoreError: the store, or the store of queries, cannot be used or was made by another model.
+        StoreError: the store or the query store cannot be used, or their models differ.
         DatasetError: the query is not an image.
-        CheckpointError: the model of the store is not on this machine, or another model was given.
-        ConfigError: more hits are requested than the store has rows, filters leave no row, or a file exists.
+        CheckpointError: the model of the store is not on this machine, or another model was passed.
+        ConfigError: k exceeds the number of rows, no row passes the filters, or an output file exists.
     """
     if config.patch is not None or config.pixel is not None:
         from labelkit.commands.retrieve.patches import retrieve_patches  # only for this kind of query
@@ -91,7 +87,9 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     if store.metric == "cosine":
         zero = find_zero_embeddings(features)
         if zero.any():
-            current_progress().warning(f"{int(zero.sum())} embeddings of {store.path} are all zero and are never found")
+            current_progress().warning(
+                f"{int(zero.sum())} embeddings of {store.path} are all zeros and are never found"
+            )
             features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
     chosen = select_rows(store, config)[rows]
     if len(rows) and not chosen.any():
@@ -119,10 +117,10 @@ def _search(
     queries: Queries,
     config: RetrieveConfig,
 ) -> tuple[list[list[_Hit]], CachedIndex | None, float]:
-    """Return hits per query, the index if one was used, and the seconds of the search itself.
+    """Return the hits per query, the index (if one was used), and the search time in seconds.
 
-    ``features`` (g, d) are the rows that can be found, ``rows`` (g,) their numbers in the store, and ``chosen`` (g,)
-    whether they pass the filters.
+    ``features`` (g, d) are the gallery, ``rows`` (g,) its row numbers in the store, and ``chosen`` (g,) a mask of the
+    rows that pass the filters.
     """
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
     progress = current_progress()
@@ -132,7 +130,9 @@ def _search(
     found: CachedIndex | None = None
     filtered = num_chosen < len(rows)
     if config.search != "exact" and filtered and is_small_selection(num_chosen):
-        progress.message(f"exact search, not {config.search}: only {num_chosen} images pass the filters")
+        progress.message(
+            f"using exact search instead of {config.search}, since only {num_chosen} images pass the filters"
+        )
     elif config.search != "exact":
         found = choose_index(store.path, features, metric, config, len(queries.names))
     search: Callable[[NDArray[np.float32], int], Found]
@@ -151,7 +151,7 @@ def _search(
             search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device).search
 
     def find_duplicates(query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> list[NDArray[np.bool_]]:
-        """Return masks (m,) of the found positions that are the query itself, its file, or its embedding."""
+        """Return masks (m,) of the hits that are the query itself, the same file, or the same picture."""
         found_rows = rows[indices]
         cosines: NDArray[np.floating] = scores
         same_file = np.zeros(len(indices), dtype=np.bool_)
@@ -172,7 +172,7 @@ def _search(
     needs_choice = config.skip_duplicates or not chosen.all()
     k = min(config.k, int(chosen.sum()))
     begin = time.perf_counter()
-    ranked = find(search, queries.embeddings, k, len(rows), is_wanted if needs_choice else None)
+    ranked = find_neighbors(search, queries.embeddings, k, len(rows), is_wanted if needs_choice else None)
     seconds = time.perf_counter() - begin
     hits = []
     for query, (indices, scores) in enumerate(ranked):
@@ -181,7 +181,7 @@ def _search(
             _Hit(int(rows[index]), float(score), kind or None)
             for index, score, kind in zip(indices, scores, kinds, strict=True)
         ]
-        if found is not None:  # for equal scores, the first row of the store comes first
+        if found is not None:  # of equal scores, the smaller row number comes first
             listed.sort(key=lambda hit: (hit.score if metric == "l2" else -hit.score, hit.row))
         hits.append(listed)
     return hits, found, seconds
@@ -245,10 +245,10 @@ def _build_result(
     if index is not None:
         measured = index.measured
         assert measured is not None
-        title = f"{index.kind} against exact search, {measured.sampled} rows of the store as queries"
+        title = f"{index.kind} compared with exact search, with {measured.sampled} rows of the store as queries"
         columns = (f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path")
-        size, origin = round(index.parse_size / 1e6, 3), "built now" if index.built else "from the cache"
-        place = index.path if index.path.exists() else "not kept"
+        size, origin = round(index.size_bytes / 1e6, 3), "newly built" if index.built else "from the cache"
+        place = index.path if index.path.exists() else "not cached"
         row: list[Cell] = [measured.recall, measured.index_ms, measured.exact_ms, size, origin, place]
         shown.append(Table(title, columns, [row]))
     return SimpleResult(values, tuple(made), tuple(shown))
@@ -261,7 +261,7 @@ def _settings(config: RetrieveConfig) -> dict[str, object]:
 
 
 def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]], config: RetrieveConfig) -> Path:
-    """Write neighbors next to the store; a query that is not a row of the store has row -1 and its name."""
+    """Write the neighbors next to the store; queries that are not rows of the store have row -1."""
     assert config.result is not None
     shape = len(hits), max(1, max(len(found) for found in hits))
     neighbor_rows, scores = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32)
@@ -288,31 +288,31 @@ def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]
 def _write_sheet(
     path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]
 ) -> Path:
-    from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+    from labelkit.commands.common.images.contact_sheet import SheetCell, write_contact_sheet
 
     picture = make_pixel_reader(images)
-    drawn: list[list[Picture]] = []
+    drawn: list[list[SheetCell]] = []
     for q, name in enumerate(queries.names):
         pixels = (
             picture(name) if queries.images is None else read_image_pixels(queries.images, int(queries.image_rows[q]))
         )
-        line = [Picture(pixels, (name, "query"), frame="query")]
+        line = [SheetCell(pixels, (name, "query"), frame="query")]
         query_label = queries.labels[q]
         for rank, hit in enumerate(hits[q], start=1):
             sample_id, label = store.sample_ids[hit.row], find_class_name(store, hit.row)
-            # A class that the store does not have says nothing about which hits are right.
+            # hits can be judged only if the store has the query's class
             is_wrong = label is not None and query_label in store.class_names and query_label != label
             text = f"{rank}. {label} ({hit.score:.3f})" if label else f"{rank}. {hit.score:.3f}"
-            line.append(Picture(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))
+            line.append(SheetCell(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))
         drawn.append(line)
     return write_contact_sheet(path, drawn)
 
 
 def choose_similarity_device(device: str) -> str | None:
-    """Return the torch device on which to compute similarities; ``None`` for the CPU, which does not require torch.
+    """Return the PyTorch device for computing similarities; ``None`` for the CPU, which does not require PyTorch.
 
     Raises:
-        ResourceError: no such device.
+        ResourceError: the device does not exist.
     """
     if device == "cpu":
         return None

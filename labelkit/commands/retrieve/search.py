@@ -1,4 +1,4 @@
-"""Search the rows of a store that pass filters, exactly or by an index that is built once and cached."""
+"""Search the rows of a store that pass the filters, exactly or with an ANN index that is built once and cached."""
 
 import fnmatch
 import time
@@ -41,32 +41,32 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
 _SAMPLE_ROWS, _SAMPLE_K, _TIMED_ROWS = 200, 10, 20
-# Minimum recall, and the maximum factor by which a search is widened to reach it.
+# Minimum recall, and the maximum factor by which the search width is increased to reach it.
 _WANTED_RECALL, _WIDEST = 0.95, 16
-# If at most this many rows pass a filter, comparing all of them is as fast as any index, and exact.
+# Number of rows up to which exact search is as fast as any index.
 _FEW_ROWS = 20_000
-# Number of query values that a row can be compared with in the time that adding it to an index takes: 0.2 to 0.5 ms for
-# a graph, and a fraction of that for compressed rows, against about 0.2 ns for each value.
+# Number of query values with which a row can be compared in the time that adding it to an index takes: 0.2 to 0.5 ms
+# for a graph, and a fraction of this for compressed rows, compared with about 0.2 ns per value.
 _NUMBERS_PER_ADDED_ROW = 1_000_000
-# Number of rows fetched in addition to k if some may be left out.
+# Number of rows fetched in addition to k if some may be filtered out.
 _EXTRA = 50
 
 
 Found = tuple[NDArray[np.float32], NDArray[np.int64]]
-"""Scores and rows (q, k) of the k nearest rows of each query, as ``ExactSearch.search`` returns them."""
+"""Scores and row numbers (q, k) of the k nearest rows of each query, as returned by ``ExactSearch.search``."""
 
 
 def search_partwise(
     rows: StoredRows, metric: Metric, config: ProcessesConfig, queries: NDArray[np.float32], k: int
 ) -> Found:
-    """Search exactly in rows of a store, part by part in one or several processes, and merge the results."""
+    """Search rows of a store exactly, part by part in one or several processes, and merge the results."""
     call = partial(_find_nearest, queries, k, metric)
     scores, indices = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
     start = 0
     for near, places, count in apply_to_rows(call, rows, config, "searching", resumable=True):
         scores, indices = np.hstack([scores, near]), np.hstack([indices, places + start])
         start += count
-        # for equal scores, the smaller row number comes first and is kept
+        # of equal scores, the smaller row number comes first
         order = np.argsort(scores if metric == "l2" else -scores, axis=1, kind="stable")[:, :k]
         scores, indices = np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
     return scores, indices
@@ -80,21 +80,21 @@ def _find_nearest(
 
 
 def is_small_selection(num_rows: int) -> bool:
-    """Return whether a selection of rows is so small that exact search needs no index."""
+    """Return whether there are so few rows that an index does not speed up the search."""
     return num_rows <= _FEW_ROWS
 
 
 def choose_index(
     store: Path, gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int
 ) -> CachedIndex | None:
-    """Choose the ANN index to search with, or ``None`` for exact search; with ``auto``, also report the reason.
+    """Choose the ANN index for a search, or ``None`` for exact search; with ``auto``, also report the reason.
 
     Args:
-        store: file of the rows.
-        gallery: (g, d) rows that can be found.
-        metric: metric of the rows.
-        config: options, with a search that is not ``exact``.
-        num_queries: number of queries to search for now.
+        store: path of the store.
+        gallery: (g, d) rows to search.
+        metric: metric of the store.
+        config: options, with ``--search`` other than ``exact``.
+        num_queries: number of queries in this search.
     """
     num_rows, dim = gallery.shape
     gallery_text = f"{num_rows:,} embeddings of dimension {dim}"
@@ -109,30 +109,30 @@ def choose_index(
             )
         return found
     if is_small_selection(num_rows):
-        progress.message(f"--search auto: exact, since comparing {gallery_text} is fast")
+        progress.message(f"--search auto: exact search, which is fast for {gallery_text}")
         return None
     needed: list[str] = []
     for kind in WIDTHS:
         num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
         size = f"{num_bytes / 2**20:,.0f} MiB"
         if not fits_in_memory(config, num_bytes):
-            needed.append(f"{kind} would take {size}")
+            needed.append(f"{kind} would require {size}")
             continue
         found = find_cached_index(store, gallery, kind, metric)
         if found.measured is None and _NUMBERS_PER_ADDED_ROW > num_queries * dim:
             queries_text = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
             progress.message(
-                f"--search auto: exact, since searching {gallery_text} for {queries_text} takes less time than "
-                f"building an index; --search {kind} builds one for later"
+                f"--search auto: exact search of {gallery_text}, since building an index would take longer than "
+                f"{queries_text} (to build one for later searches, pass --search {kind})"
             )
             return None
         within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
         progress.message(
-            f"--search auto: {kind} for {gallery_text}{within} ({'; '.join([*needed, f'{kind} takes {size}'])})"
+            f"--search auto: {kind} for {gallery_text}{within} ({'; '.join([*needed, f'{kind} requires {size}'])})"
         )
         return found
     progress.message(
-        f"--search auto: exact for {gallery_text} within --max-memory {config.max_memory} ({'; '.join(needed)})"
+        f"--search auto: exact search for {gallery_text} within --max-memory {config.max_memory} ({'; '.join(needed)})"
     )
     return None
 
@@ -140,16 +140,16 @@ def choose_index(
 def load_or_build_index(
     store: EmbeddingStore, gallery: StoredRows, found: CachedIndex, metric: Metric
 ) -> tuple[ApproximateSearch, CachedIndex]:
-    """Load the index of a gallery from the cache; if it is missing or damaged, build, measure and cache it.
+    """Load the index of a gallery from the cache; if it is missing or damaged, build, evaluate and cache it.
 
     Args:
-        store: store of the rows.
-        gallery: (g, d) rows that can be found, in the order of the store.
-        found: the index in the cache, or to be built.
-        metric: metric of the rows.
+        store: store of the gallery.
+        gallery: (g, d) rows to search, in the order of the store.
+        found: the index, cached or to be built.
+        metric: metric of the store.
 
     Raises:
-        ConfigError: the rows are too few for the kind of index.
+        ConfigError: there are too few rows for this kind of index.
     """
     kind, progress = found.kind, current_progress()
     if found.measured is not None:
@@ -158,7 +158,7 @@ def load_or_build_index(
             _report_quality(kind, found.measured)
             return search, found
         except ValueError as error:
-            progress.warning(f"{found.path} is damaged ({error}); the index is rebuilt")
+            progress.warning(f"{found.path} is damaged ({error}), so the index is rebuilt")
             delete_index(found.path)
     began = time.monotonic()
     try:
@@ -167,43 +167,43 @@ def load_or_build_index(
     except ValueError as error:
         raise ConfigError(f"--search {kind}", f"{store.path}: {error}", "Use --search exact.") from error
     progress.message(f"built the {kind} index in {time.monotonic() - began:.1f} s")
-    measured = measure(search, gallery)
+    measured = measure_index_quality(search, gallery)
     while measured.recall < _WANTED_RECALL and 2 * search.width <= _WIDEST * WIDTHS[kind]:
         search.width *= 2
-        measured = measure(search, gallery)
+        measured = measure_index_quality(search, gallery)
     cache_index(store.path, index, found.path, measured)
     _report_quality(kind, measured)
     return search, replace(found, measured=measured, built=True)
 
 
 def _report_quality(kind: Kind, measured: IndexQuality) -> None:
-    """Show the recall and the speed of an index."""
+    """Report the recall and speed of an index."""
     found = f"the {kind} index finds {percent(measured.recall)}% of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
-        current_progress().warning(f"{found}; use --search exact")
+        current_progress().warning(f"{found}; for better results, pass --search exact")
     else:
         current_progress().message(
-            f"{found} in {measured.index_ms:.2f} ms per query; exact search takes {measured.exact_ms:.2f} ms"
+            f"{found} in {measured.index_ms:.2f} ms per query (exact search: {measured.exact_ms:.2f} ms)"
         )
 
 
-def find(
+def find_neighbors(
     search: Callable[[NDArray[np.float32], int], Found],
     queries: NDArray[np.float32],
     k: int,
     num_rows: int,
     is_wanted: Callable[[int, NDArray[np.int64], NDArray[np.float32]], NDArray[np.bool_]] | None,
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Find up to k wanted rows of a gallery for each query; return indices and scores, nearest first.
+    """Find up to k gallery rows per query that satisfy a condition; return indices and scores, nearest first.
 
-    The number of fetched rows is doubled until k of them are wanted or no more can be found.
+    The number of fetched rows is doubled until k of them satisfy the condition or the gallery is exhausted.
 
     Args:
-        search: function from queries and a number k to their k nearest rows of a gallery.
+        search: function that maps queries and k to their k nearest gallery rows.
         queries: (q, d).
-        k: rows per query.
-        num_rows: number of rows of the gallery.
-        is_wanted: function from query, indices and scores to a mask (m,); ``None``: all rows are wanted.
+        k: number of rows per query.
+        num_rows: number of gallery rows.
+        is_wanted: condition that maps query, indices and scores to a mask (m,); ``None``: no condition.
     """
     found: dict[int, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
     fetch = min(num_rows, k if is_wanted is None else k + _EXTRA)
@@ -224,8 +224,8 @@ def find(
     return [found[query] for query in range(len(queries))]
 
 
-def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
-    """Measure an index's speed and recall against exact search on random gallery rows, each excluding itself."""
+def measure_index_quality(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
+    """Measure an index's speed and recall, relative to exact search, with random gallery rows as queries."""
     n = len(gallery)
     k = min(_SAMPLE_K, n - 1)
     rows = np.sort(keyed_generator(0, "index recall").permutation(n)[:_SAMPLE_ROWS])
@@ -235,7 +235,7 @@ def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
     sample = gallery[rows]
     best, _ = _search_others(exact, sample, rows, k)
     near, _ = _search_others(search, sample, rows, k)
-    # Equally near rows count like those that exact search happens to list.
+    # rows that tie with the k-th nearest also count as hits
     last = best[:, -1:]
     hits = near <= last if search.metric == "l2" else near >= last
     times = []
@@ -254,16 +254,16 @@ def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
 def _search_others(
     search: ExactSearch | ApproximateSearch, sample: NDArray[np.float32], rows: NDArray[np.int64], k: int
 ) -> Found:
-    """Return the k nearest rows of each row except itself; NaN and -1 where fewer are found."""
+    """Return the k nearest other rows of each row; NaN and -1 if fewer are found."""
     scores, indices = search.search(sample, k + 1)
     itself = indices == rows[:, None]
-    # If a row was not found itself, its last neighbor is dropped instead.
+    # if the search did not find the row itself, drop its last neighbor instead
     itself[~itself.any(axis=1), -1] = True
     return scores[~itself].reshape(len(rows), k), indices[~itself].reshape(len(rows), k)
 
 
 def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
-    """Return the error for filters that leave no rows."""
+    """Return the error for filters that no row passes."""
     options = [flag(name) for name in ("label", "split", "path_pattern") if getattr(config, name) is not None]
     return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Relax these filters.")
 

@@ -1,7 +1,7 @@
-"""The index of a store in the user's cache: a file named by the digest of the indexed rows.
+"""Cache ANN indexes in the user's cache folder, in files named by the digest of the indexed rows.
 
-An index is never read from the folder of a store: the reader of faiss is not safe on untrusted bytes. The .json file
-next to an index contains the store that it was made for, its measured recall and speed, and its SHA-256.
+Indexes are never read from the folder of a store, since faiss cannot safely read untrusted files. The .json file next
+to an index contains the path of its store, its measured recall and speed, and its SHA-256.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ _RECORD = {"store": str, "sha256": str, **_MEASURED}
 
 @dataclass(frozen=True)
 class IndexQuality:
-    """Speed and recall of an index compared with exact search, with rows of the store as queries.
+    """Speed and recall of an index relative to exact search, with rows of the store as queries.
 
     Attributes:
-        width: width of the search.
-        recall: share of the exact ``k`` nearest other rows that are found.
-        k: neighbors per row.
-        sampled: number of rows used as queries.
-        exact_ms, index_ms: median time of a single query in milliseconds.
+        width: search width.
+        recall: fraction of the exact ``k`` nearest other rows that the index finds.
+        k: number of neighbors per query.
+        sampled: number of queries.
+        exact_ms, index_ms: median time per query in milliseconds.
     """
 
     width: int
@@ -54,9 +54,9 @@ class CachedIndex:
 
     Attributes:
         kind: kind of index.
-        path: path of its file.
-        measured: its measured quality; ``None``: it is not built yet.
-        built: whether it was built now.
+        path: path of the index file.
+        measured: measured quality; ``None``: the index has not been built yet.
+        built: whether this command built the index.
     """
 
     kind: Kind
@@ -65,23 +65,23 @@ class CachedIndex:
     built: bool = False
 
     @property
-    def parse_size(self) -> int:
-        """Size of the index file in bytes; 0 if there is none."""
+    def size_bytes(self) -> int:
+        """Size of the index file in bytes; 0 if it does not exist."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def to_json(self) -> dict[str, object]:
-        """Return the description of a ready-to-use index as JSON."""
+        """Return a description of the index as JSON."""
         return {
             "kind": self.kind,
             "path": self.path if self.path.exists() else None,
             "built": self.built,
-            "bytes": self.parse_size,
+            "bytes": self.size_bytes,
             "measured": None if self.measured is None else asdict(self.measured),
         }
 
 
 def find_cached_index(store: Path, gallery: StoredRows, kind: Kind, metric: Metric) -> CachedIndex:
-    """Look up the index of the rows of a gallery (g, d) in the cache; if it is damaged, delete it and warn."""
+    """Look up the index of a gallery (g, d) in the cache; if it is damaged, delete it and warn."""
     digest = hashlib.sha256(canonical_json([_FORMAT, _FORMAT_VERSION, index_format(), kind, metric]).encode())
     for _, part in iterate_blocks(gallery):
         digest.update(np.ascontiguousarray(part).data)
@@ -94,17 +94,14 @@ def find_cached_index(store: Path, gallery: StoredRows, kind: Kind, metric: Metr
             raise ValueError("its content has changed")
     except (OSError, ValueError, LabelkitError) as error:
         reason = error.problem if isinstance(error, LabelkitError) else str(error)
-        current_progress().warning(f"{path} is damaged ({reason}); the index is rebuilt")
+        current_progress().warning(f"{path} is damaged ({reason}), so the index is rebuilt")
         delete_index(path)
         return CachedIndex(kind, path)
     return CachedIndex(kind, path, IndexQuality(**{key: record[key] for key in _MEASURED}))
 
 
 def cache_index(store: Path, index: Any, path: Path, measured: IndexQuality) -> None:
-    """Cache an index completely or not at all, replacing any index of an earlier version of the store.
-
-    Show a warning if it cannot be written.
-    """
+    """Cache an index atomically, and delete indexes of earlier versions of the store; warn if this is not possible."""
     digest, kept_for = hashlib.sha256(), str(store.absolute())
 
     def write(file: BinaryIO) -> None:

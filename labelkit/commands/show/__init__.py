@@ -1,1 +1,1 @@
-"""``show``: pictures of training and of results, one module per kind of picture."""
+"""``show``: plots of training runs, and contact sheets of results."""

@@ -1,4 +1,4 @@
-"""Curves of the metrics that runs logged in ``metrics.jsonl``; several runs share the same axes."""
+"""Plot the metrics that runs logged in ``metrics.jsonl``, with several runs on the same axes."""
 
 import difflib
 import fnmatch
@@ -17,11 +17,11 @@ _MAX_PANELS = 48
 
 
 def show_curves(config: ShowCurvesConfig) -> SimpleResult:
-    """Plot the logged metrics of one or several runs, with one set of axes per metric.
+    """Plot the logged metrics of one or more runs, with one subplot per metric.
 
     Raises:
-        CheckpointError: a folder is not a run, or its log is missing, empty or damaged.
-        ConfigError: no run logged a requested metric, or the picture exists and may not be replaced.
+        CheckpointError: a folder is not a run folder, or its log is missing, empty or damaged.
+        ConfigError: no run logged a requested metric, or the output exists and may not be replaced.
     """
     runs = [read_log(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
     names = _choose_metrics(config.metrics, runs)
@@ -30,7 +30,7 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
             if any(np.isnan(series.epochs).any() for found in run.series.values() for series in found):
                 raise ConfigError(
                     "--over",
-                    f"no epoch of {run.folder} is finished, so steps cannot be converted to epochs",
+                    f"{run.folder} has not finished an epoch, so steps cannot be converted to epochs",
                     "Use --over step.",
                 )
     from labelkit.commands.common.images.plots import Line, write_curves_plot  # matplotlib takes a second to load
@@ -47,7 +47,7 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
             found = run.series.get(name, [])
             for series in found:
                 x = series.steps.astype(np.float64) if config.over == "step" else series.epochs
-                # if both kinds exist, single steps are the background of the epochs
+                # if a metric is logged per step and per epoch, steps are drawn in the background
                 is_main = series.kind == "epoch" or len(found) == 1
                 panels[name].append(Line(run.name, x, series.values, is_main))
                 steps, epochs, logged = series.steps.tolist(), series.epochs.tolist(), series.values.tolist()
@@ -58,12 +58,12 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
                 cells.append([name, run.name, series.kind, len(logged), logged[0], logged[-1], *ends])
     write_curves_plot(config.out, panels, x_name=f"{config.over}s")
     values: dict[str, object] = {"picture": config.out, "over": config.over, "curves": curves}
-    columns = ["metric", "run", "per", "points", "first", "last", "least", "most"]
+    columns = ["metric", "run", "per", "points", "first", "last", "minimum", "maximum"]
     return SimpleResult(values, (config.out,), (Table("", columns, cells),))
 
 
 def _run_names(folders: Sequence[Path]) -> list[str]:
-    """Return the names of the folders, or the paths as given where two names are equal."""
+    """Return the folder names, or the paths as passed for folders with the same name."""
     names = [folder.resolve().name for folder in folders]
     repeated = {name for name in names if names.count(name) > 1}
     full = [str(folder) if name in repeated else name for folder, name in zip(folders, names, strict=True)]
@@ -87,14 +87,14 @@ def _choose_metrics(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics
             unknown.append(pattern)
         chosen |= dict.fromkeys(found)
     if not patterns:
-        raise ConfigError("--metrics", "no metrics were given", f"Choose from {', '.join(sorted(known))}.")
+        raise ConfigError("--metrics", "no metrics were specified", f"Choose from {', '.join(sorted(known))}.")
     if unknown:
         near = [close[0] for name in unknown if (close := difflib.get_close_matches(name, known, n=1))]
         where = runs[0].folder if len(runs) == 1 else f"{len(runs)} runs"
         raise ConfigError(
             "--metrics",
             f"{where} did not log {' or '.join(unknown)} (it logged: {', '.join(sorted(known))})",
-            f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose among these metrics.",
+            f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose from these metrics.",
         )
     if len(chosen) > _MAX_PANELS:
         problem = f"at most {_MAX_PANELS} of the {len(chosen)} metrics fit in one image"

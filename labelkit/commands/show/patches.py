@@ -1,11 +1,11 @@
-"""Pictures of the patches of a store: similarity to a chosen patch, and principal components as colors."""
+"""Draw the patches of a store: similarity to a chosen patch, and principal components as colors."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import color_by_principal_components
-from labelkit.commands.common.embeddings import check_rows, unit_rows
-from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
+from labelkit.commands.common.embeddings import check_rows, normalize_embeddings
+from labelkit.commands.common.images.contact_sheet import SheetCell, draw_box, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import find_class_name, parse_patch_position
@@ -22,21 +22,21 @@ _SIDE = 224
 
 
 def show_patches(config: ShowPatchesConfig) -> SimpleResult:
-    """Draw images of a store with the similarity map of one patch and the principal components of all patches.
+    """Draw images of a store with the similarity map of a patch and the principal components of all patches.
 
-    Similarity is the cosine with the framed patch of the first image, blue to yellow on one scale for all; the first
-    three principal components of all patches shown are red, green and blue.
+    Similarity is the cosine with the framed patch of the first image, from blue to yellow on a common scale; the first
+    three principal components of all patches shown are drawn as red, green and blue.
 
     Raises:
-        StoreError: the store has no patches, or only some of each image.
-        ConfigError: a row or patch does not exist, or the picture does and may not be replaced.
+        StoreError: the store has no patches.
+        ConfigError: only some patches are stored, a row or patch does not exist, or the output exists.
         DatasetError: the images are missing or cannot be read.
     """
     store = open_store(config.index)
     patches = open_patches(store)
     if patches.is_sampled:
-        problem = "only some patches of each image were stored, which do not form a map"
-        raise ConfigError("--index", f"{config.index}: {problem}", "Embed without --patches-per-image.")
+        problem = "contains only some patches of each image, so similarity maps cannot be drawn"
+        raise ConfigError("--index", f"{config.index} {problem}", "Embed without --patches-per-image.")
     drawn_rows = np.sort(keyed_generator(config.seed, "show patches").permutation(store.n)[:_DEFAULT_IMAGES])
     rows = drawn_rows.tolist() if config.rows is None else check_rows(store, config.rows, "--rows")
     maps = [patches.image(row) for row in rows]
@@ -46,14 +46,14 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         row, column = parse_patch_position(config.patch, maps[0].grid, store.sample_ids[rows[0]])
     pixels = _crop_network_views(config, store, rows, maps)
     chosen = np.asarray(maps[0].features[row * maps[0].grid[1] + column], dtype=np.float32)
-    direction = unit_rows(chosen[None])[0]
-    similarities = [unit_rows(np.asarray(found.features, np.float32)) @ direction for found in maps]
+    direction = normalize_embeddings(chosen[None])[0]
+    similarities = [normalize_embeddings(np.asarray(found.features, np.float32)) @ direction for found in maps]
     limits = (float(min(s.min() for s in similarities)), float(max(s.max() for s in similarities)))
     colors = color_by_principal_components(np.concatenate([np.asarray(found.features, np.float32) for found in maps]))
     from labelkit.commands.common.images.plots import overlay_heatmap  # matplotlib takes a second to load
 
-    headings = (("what the", "network sees"), ("similarity to", f"patch {row},{column}"), ("principal", "components"))
-    drawn = [[Picture(None, lines, "none") for lines in headings]]
+    headings = (("network", "input"), ("similarity to", f"patch {row},{column}"), ("principal", "components"))
+    drawn = [[SheetCell(None, lines, "none") for lines in headings]]
     described: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     start = 0
@@ -65,18 +65,18 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         if number == 0:
             high, wide = (_SIDE / count for count in found.grid)
             frame = (column * wide, row * high, (column + 1) * wide, (row + 1) * high)
-            # a frame at the border needs room
+            # keep frames at the border visible
             view = draw_box(view, np.clip(frame, 4, _SIDE - 4).tolist())
         below = (name, *([label] if label is not None else []))
         heat = similarity.reshape(found.grid)
         color = colors[start : start + len(similarity)].reshape(*found.grid, 3)
         start += len(similarity)
-        lines = (f"most: {place[0]},{place[1]}, {similarity[best]:.3f}",)
+        lines = (f"max: {place[0]},{place[1]}, {similarity[best]:.3f}",)
         drawn.append(
             [
-                Picture(view, below),
-                Picture(overlay_heatmap(pixels[number], heat, limits), lines),
-                Picture((255 * color).round().astype(np.uint8), ()),
+                SheetCell(view, below),
+                SheetCell(overlay_heatmap(pixels[number], heat, limits), lines),
+                SheetCell((255 * color).round().astype(np.uint8), ()),
             ]
         )
         described.append({"row": at, "image": name, "label": label, "best": place, "cosine": float(similarity[best])})
@@ -97,7 +97,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
 def _crop_network_views(
     config: ShowPatchesConfig, store: EmbeddingStore, rows: list[int], maps: list[ImagePatches]
 ) -> list[NDArray[np.uint8]]:
-    """Return the part of each image that the network saw, (side, side, c) uint8."""
+    """Return the region of each image that the network saw, (side, side, c) uint8."""
     pixels_of = make_pixel_reader(open_store_images(store, config.dataset, config.data_root))
     views = []
     for row, found in zip(rows, maps, strict=True):

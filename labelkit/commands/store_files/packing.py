@@ -1,7 +1,7 @@
-"""Pack a store and its results into one file, for sending; the originals are not changed.
+"""Pack a store and its results into one file, for example to send it; the originals are not changed.
 
-The file is a store: commands read it and its results as they read those next to a store. Everything is copied as it is
-stored, so all digests are unchanged, and the same content gives the same bytes. The format is described in
+The file is itself a store: commands read the results in it like those next to a store. Everything is copied unchanged,
+so all digests remain the same, and the same content gives the same bytes. For the format, see
 ``docs/inside/file_format.txt``.
 """
 
@@ -32,8 +32,8 @@ def pack_results(config: PackConfig) -> SimpleResult:
 
     Raises:
         OutputExistsError: the output exists.
-        StoreError: the store or a result cannot be used, or results are stale.
-        ResourceError: the disk is full, no permission, ...
+        StoreError: the store or a result cannot be used, or a result belongs to another version of the store.
+        ResourceError: writing failed, for example because the disk is full.
     """
     store = open_store(config.index)
     packed = pack_store(store, config.out, shards=config.shards, overwrite=config.overwrite)
@@ -65,19 +65,19 @@ _SMALL_BYTES = 1 << 16
 def pack_store(
     store: EmbeddingStore, out: Path, *, shards: int | None = None, overwrite: bool = False
 ) -> EmbeddingStore:
-    """Write a store and its results as one file, block by block, completely or not at all; return the new store.
+    """Write a store and its results to one file, block by block and atomically; return the new store.
 
     Args:
         store: the store, which may itself be packed.
-        out: file to write.
-        shards: number of files for the rows; ``None``: a single file, even if the old store has shards.
+        out: output file.
+        shards: number of shards; ``None``: a single file, even if the old store has shards.
         overwrite: replace an existing file.
 
     Raises:
         StoreError: a result cannot be used.
         OutputExistsError: the file exists.
-        Damaged: a block of rows is not as it was written.
-        ResourceError: the disk is full, no permission, ...
+        Damaged: a block of rows has changed since it was written.
+        ResourceError: writing failed, for example because the disk is full.
     """
     if out.exists() and not overwrite:
         raise output_exists(out)
@@ -97,7 +97,7 @@ def pack_store(
 
 
 def _add_contents(file: CheckedFile, group: str, contents: Contents) -> None:
-    """Add the contents of a file except its packed results; it must stay open until everything is written."""
+    """Add the contents of a file except packed results; the file must stay open until everything is written."""
     for path in [*file.groups, *file.datasets]:
         if not is_in_results(path):
             values = file.stored_attributes.get(path, {})

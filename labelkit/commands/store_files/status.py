@@ -1,4 +1,4 @@
-"""Report the progress of an embedding or of a training run, without changing anything."""
+"""Report the progress of an embedding or training run without changing anything."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,17 +23,17 @@ _SHOWN_METRICS = 12
 
 
 def report_status(config: StatusConfig) -> SimpleResult:
-    """Report the progress of a store or of a training run.
+    """Report the progress of a store or a training run.
 
     Raises:
-        NotAStore: there is neither a store nor an unfinished one.
+        NotAStore: there is neither a finished nor an unfinished store.
         StoreError: the plan of an unfinished run cannot be read.
-        CheckpointError: the path of ``--run`` is not a run folder.
-        ResourceError: there is no permission to read it.
+        CheckpointError: ``--run`` is not a run folder.
+        ResourceError: files cannot be read for lack of permissions.
     """
     if config.run is not None:
         return _inspect_training(config.run)
-    assert config.index is not None  # the config has one of the two
+    assert config.index is not None
     out = config.index
     with current_progress().task("parts") as task:
         run = embedding_status(out, task.advance)
@@ -47,7 +47,7 @@ def report_status(config: StatusConfig) -> SimpleResult:
     except StoreError as error:
         fault = error
     if store is None and fault is None and run is None and not patches_pending:
-        problem = "there is neither a store nor an unfinished run of this name"
+        problem = "there is neither a store nor an unfinished run with this name"
         raise NotAStore(str(out), problem, "Check the name, or create the store with `labelkit embed`.")
     records: dict[str, dict[str, Any] | None] = {
         "store": None
@@ -78,7 +78,7 @@ def report_status(config: StatusConfig) -> SimpleResult:
     }
     is_done = run is None and not patches_pending
     state = "finished" if store and is_done else "unfinished" if store or not fault else "damaged"
-    there = "finished" if store else "cannot be used" if fault else "not there yet"
+    there = "finished" if store else "unusable" if fault else "not finished"
     tables = [Table(str(out), ["what", "found"], [["store", there], *_list_record_rows(records["store"])])]
     tables += [
         Table(title, ["what", "found"], _list_record_rows(records[title]))
@@ -96,7 +96,7 @@ def report_status(config: StatusConfig) -> SimpleResult:
 
 
 def _list_record_rows(record: dict[str, Any] | None) -> list[list[Cell]]:
-    """Return a record as rows of a table; lists of objects are shown by their length."""
+    """Return a record as table rows; for lists of objects, show their length."""
     rows: list[list[Cell]] = []
     for name, value in (record or {}).items():
         if isinstance(value, dict):
@@ -115,11 +115,11 @@ class RunStatus:
         folder: folder of the run.
         planned_images: number of images in the plan.
         planned_parts: number of parts in the plan.
-        done_parts: number of parts that exist and verify.
+        done_parts: number of intact finished parts.
         num_images: number of images in these parts, without skipped images.
         num_bytes: size of these parts in bytes.
-        skipped: name and reason of images that could not be embedded.
-        damaged: name and fault of parts that do not verify; the run makes them again.
+        skipped: names of images that could not be embedded, with reasons.
+        damaged: names and faults of damaged parts, which the resumed run recreates.
     """
 
     folder: Path
@@ -133,18 +133,18 @@ class RunStatus:
 
 
 def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
-    """Return the progress of the unfinished run that embeds a store, verifying every finished part.
+    """Return the progress of an unfinished embedding run after verifying its finished parts.
 
     Args:
-        out: the store to be made, ``NAME.h5``.
-        report: called with 1 for each part that verifies.
+        out: path of the future store, ``NAME.h5``.
+        report: called with 1 for each intact part.
 
     Returns:
         The status, or ``None`` if there is no run.
 
     Raises:
         Damaged: the plan of the run cannot be read.
-        ResourceError: there is no permission to read it.
+        ResourceError: files cannot be read for lack of permissions.
     """
     folder = embedding_run_folder(out)
     if read_plan(folder) is None:
@@ -152,7 +152,7 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
     plan = read_stored_plan(folder)
     if plan is None:
         remedy = "Delete the run folder, or repeat the command with --overwrite."
-        problem = "is not a plan: the file was changed, or the disk is failing"
+        problem = "is not a valid plan: the file was changed, or the disk is failing"
         raise Damaged(str(folder / "plan.json"), problem, remedy)
     run = EmbeddingRun(out, plan)
     status = RunStatus(folder, len(plan.sample_ids), plan.num_parts)
@@ -216,7 +216,7 @@ def _inspect_training(run: Path) -> SimpleResult:
             ]
             for found in status.checkpoints
         ]
-        tables.append(Table("checkpoints", ["checkpoint", "epochs done", "MB", "verifies"], rows))
+        tables.append(Table("checkpoints", ["checkpoint", "epochs done", "MB", "intact"], rows))
     if status.last_record is not None:
         metrics: list[list[Cell]] = [
             [name, value]
@@ -237,5 +237,5 @@ def _fault_table(faults: list[StoreError] | list[LabelkitError]) -> Table:
 
 def _first_rows(title: str, columns: list[str], rows: list[list[Cell]], shown: int) -> Table:
     if len(rows) > shown:
-        title += f": the first {shown} of {len(rows)}; --json has all"
+        title += f": the first {shown} of {len(rows)} (--json lists all)"
     return Table(title, columns, rows[:shown])

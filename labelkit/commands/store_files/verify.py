@@ -1,4 +1,4 @@
-"""Check every block of files that labelkit wrote, and the images of a store on request; report all faults."""
+"""Verify the files that labelkit wrote, block by block, and optionally the images of a store; report all faults."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ _READERS: dict[str, Callable[[Path], object]] = {
 
 
 def verify_path(config: VerifyConfig) -> SimpleResult:
-    """Verify a file or folder that labelkit wrote, and collect its faults instead of raising them.
+    """Verify a file or folder that labelkit wrote; faults are collected, not raised.
 
     Raises:
         NotAStore: the path does not exist, or is a folder that labelkit did not write.
-        ConfigError: images are to be checked, but the file does not list any.
-        ResourceError: there is no permission to read it.
+        ConfigError: ``--images`` is passed, but the file does not list images.
+        ResourceError: the path cannot be read for lack of permissions.
     """
     path = config.index
     if not path.exists():
-        raise NotAStore(str(path), "there is no such file or folder", "Check the name.")
+        raise NotAStore(str(path), "does not exist", "Check the name.")
     if path.name in (SET_NAME, STATE) and path.is_file():
         path = path.parent
     with current_progress().task("bytes compared") as task:
@@ -93,13 +93,13 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
     tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
     if images is not None:
         total, wrong = images["total"], len(images["faults"])
-        columns = ["images", "same", "other"]
+        columns = ["images", "unchanged", "changed or missing"]
         tables.append(Table(f"images below {images['root']}", columns, [[total, total - wrong, wrong]]))
     return SimpleResult(values, (), tuple(tables), fault=_combine_faults(config.index, faults))
 
 
 def _combine_faults(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
-    """Return the final error: the only fault, all faults in one, or ``None``."""
+    """Return the error to report: the only fault, a summary of several faults, or ``None``."""
     if len(faults) < 2:
         return faults[0] if faults else None
     remedies = {fault.remedy for fault in faults}
@@ -109,14 +109,14 @@ def _combine_faults(path: Path, faults: list[LabelkitError]) -> LabelkitError | 
     return InputError(str(path), f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults))
 
 
-def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
+def _verify_folder(path: Path, report: Callable[[int], None]) -> list[FileCheck]:
     if (path / SET_NAME).exists() or any(path.glob("SET-*.h5")) or path.name.endswith(".patches"):
         return verify_patches(path, report)
     if (path / STATE).exists():
         return [_report_checkpoint(checkpoint_status(path))]
     if (path / CONFIG).exists():
         return _report_training(training_status(path))
-    if (path / "plan.json").exists():  # an unfinished store, or its patches
+    if (path / "plan.json").exists():  # an unfinished store or set of patches
         return [found for part in sorted((path / "parts").glob("*.h5")) for found in verify_file(part, report)]
     if any(path.glob("step-*")) or (path / "last.json").exists():
         status = TrainingStatus(path)
@@ -125,31 +125,31 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
     checked = verify_results(path, report) if path.name.endswith(".results") else []
     if checked:
         return checked
-    problem = "contains nothing that can be checked"
+    problem = "contains nothing that can be verified"
     raise NotAStore(str(path), problem, "Pass a store, its .results or .patches, a run folder or a checkpoint.")
 
 
-def _report_checkpoint(status: CheckpointStatus) -> Verified:
+def _report_checkpoint(status: CheckpointStatus) -> FileCheck:
     num_files = len(status.state["files"]) + 1 if status.state else 0
-    return Verified("checkpoint", str(status.folder), num_files, status.num_bytes, list(status.faults))
+    return FileCheck("checkpoint", str(status.folder), num_files, status.num_bytes, list(status.faults))
 
 
-def _report_training(status: TrainingStatus) -> list[Verified]:
-    run = Verified("run", str(status.folder), 0, status.metrics_bytes, list(status.faults))
+def _report_training(status: TrainingStatus) -> list[FileCheck]:
+    run = FileCheck("run", str(status.folder), 0, status.metrics_bytes, list(status.faults))
     return [run, *(_report_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
 
 
 def _verify_image_files(
-    root: Path, path: Path, checked: list[Verified], faults: list[LabelkitError]
+    root: Path, path: Path, checked: list[FileCheck], faults: list[LabelkitError]
 ) -> dict[str, Any] | None:
-    """Verify images and add their fault; ``None`` if the file cannot be opened, which is among the faults already."""
+    """Verify images and add any fault; ``None`` if the file cannot be opened, which has already been reported."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
         problem = f"{path} (--index) does not list images"
         raise ConfigError("--images", problem, "Pass a store or a file of matches as --index.")
     with suppress(StoreError):
         found = read_matches(path) if kind == "matches" else open_store(path)
-        # pixels that were never files have no header: their size is the image size times 1 or 3 channels
+        # images that were never files have no header, so their size is the number of pixels times 1 or 3 channels
         if isinstance(found, EmbeddingStore) and (found.file_sizes / found.image_sizes.prod(axis=1) % 2 == 1).all():
             problem = f"the images of {path} come from a bundled or generated dataset without image files"
             raise ConfigError("--images", problem, "Remove --images.")
@@ -158,10 +158,10 @@ def _verify_image_files(
         total = len(found.sample_ids)
         if bad:
             listed = "; ".join(f"{name}: {what}" for name, what in bad[:_NAMED_IMAGES])
-            more = f"; and {len(bad) - _NAMED_IMAGES} more (--json names all)" if len(bad) > _NAMED_IMAGES else ""
+            more = f"; and {len(bad) - _NAMED_IMAGES} more (--json lists all)" if len(bad) > _NAMED_IMAGES else ""
             remedy = "Restore these images, or run `labelkit embed` again."
             if sum(what == MISSING for _, what in bad) == total:
-                remedy = "Pass the folder that the image names are relative to, as in `labelkit embed`."
+                remedy = "Pass the folder to which the image names are relative, as in `labelkit embed`."
             problem = f"{len(bad)} of {total} images have changed or are missing: {listed}{more}"
             faults.append(DatasetError(str(root), problem, remedy))
         return {"root": root, "total": total, "faults": [{"image": name, "problem": what} for name, what in bad]}
@@ -169,14 +169,14 @@ def _verify_image_files(
 
 
 @dataclass
-class Verified:
-    """Outcome of verifying a file or folder, with all faults found.
+class FileCheck:
+    """Outcome of verifying a file or folder.
 
     Attributes:
         kind: ``store``, ``result``, ``patches``, ``matches``, ``checkpoint``, ...
-        where: its name in messages.
-        blocks: number of blocks of rows that were compared with a digest, or of files of a checkpoint.
-        num_bytes: their size in bytes.
+        where: name in messages.
+        blocks: number of verified blocks, or of files of a checkpoint.
+        num_bytes: size of these in bytes.
         faults: all faults found.
     """
 
@@ -188,42 +188,42 @@ class Verified:
 
     @contextmanager
     def collect_faults(self) -> Iterator[None]:
-        """Context manager that catches an error raised in its block and adds it to the faults."""
+        """Context manager that catches a ``LabelkitError`` and adds it to the faults."""
         try:
             yield
         except LabelkitError as error:
             self.faults.append(error)
 
 
-def verify_file(path: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Verify a file that labelkit wrote; for a store, also the results in it and next to it, and its patches.
+def verify_file(path: Path, report: Report = lambda count: None) -> list[FileCheck]:
+    """Verify a file that labelkit wrote; for a store, also its results (inside or next to it) and its patches.
 
     Args:
-        path: a store, a result, a file of patches, matches, prototypes or neighbors, or a part of a run folder.
-        report: called with the bytes of each compared block.
+        path: a store, a result, a file of patches, matches, prototypes or neighbors, or a part of an unfinished store.
+        report: called with the number of bytes of each verified block.
 
     Raises:
-        ResourceError: there is no permission to read it.
+        ResourceError: the file cannot be read for lack of permissions.
     """
     try:
         with open_file(path, None) as file:
             if file.format == schema.FORMAT_STORE:
                 return _verify_store(file, path, report)
-            found = Verified(file.format.removeprefix("labelkit."), str(path))
+            found = FileCheck(file.format.removeprefix("labelkit."), str(path))
             _compare_blocks(file, found, report)
             if file.format == schema.FORMAT_RESULT:
                 _check_result(file, path, path.stem, _open_adjacent_store(path.resolve().parent), found)
                 return [found]
             reader = _READERS.get(file.format)
     except StoreError as error:
-        return [Verified("file", str(path), faults=[error])]
+        return [FileCheck("file", str(path), faults=[error])]
     if reader is not None and not found.faults:
         with found.collect_faults():
             reader(path)
     return [found]
 
 
-def verify_results(folder: Path, report: Report = lambda count: None) -> list[Verified]:
+def verify_results(folder: Path, report: Report = lambda count: None) -> list[FileCheck]:
     """Verify all results in ``NAME.h5.results``, against the store if it exists.
 
     Raises:
@@ -233,13 +233,13 @@ def verify_results(folder: Path, report: Report = lambda count: None) -> list[Ve
     return [_verify_result(path, name, store, report) for name in list_result_files(path)]
 
 
-def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Verify a set of patches: ``SET.json``, its files, and that they belong to the store next to it.
+def verify_patches(folder: Path, report: Report = lambda count: None) -> list[FileCheck]:
+    """Verify a set of patch files: ``SET.json``, the files listed in it, and that they belong to the adjacent store.
 
     Raises:
         ResourceError: the store cannot be read.
     """
-    listing = Verified("patches", str(folder / SET_NAME))
+    listing = FileCheck("patches", str(folder / SET_NAME))
     try:
         listed = read_set_json(folder)
     except StoreError as error:
@@ -251,7 +251,7 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Ve
             check_patch_owner(folder, listed, store)
     checked = [listing]
     for entry in listed["files"]:
-        found = Verified("patches", str(folder / entry["name"]))
+        found = FileCheck("patches", str(folder / entry["name"]))
         checked.append(found)
         with found.collect_faults(), open_file(folder / entry["name"], schema.FORMAT_STORE) as file:
             _compare_blocks(file, found, report)
@@ -262,21 +262,21 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Ve
 # ---- stores and results
 
 
-def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verified]:
+def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[FileCheck]:
     kind = file.attributes[""].get("kind")
-    found = Verified("patches" if kind == "patches" else "store", str(path))
+    found = FileCheck("patches" if kind == "patches" else "store", str(path))
     _compare_blocks(file, found, report)
     if kind == "patches":
         return [found]
     store: EmbeddingStore | None = None
-    # damaged data can have any values, so further faults are not reported
+    # in damaged files, further faults are not reported, since they may be consequences of the damage
     with suppress(StoreError) if any(isinstance(one, Damaged) for one in found.faults) else found.collect_faults():
         store = EmbeddingStore(file, path)
     checked = [found]
     names = store.packed_results if store is not None else ()
     digests: dict[str, str] = {}
     for name in names:
-        packed = Verified("result", f"{path}:/results/{name}")
+        packed = FileCheck("result", f"{path}:/results/{name}")
         checked.append(packed)
         with packed.collect_faults():
             inner = file.open_group(f"results/{name}", schema.FORMAT_RESULT)
@@ -291,19 +291,19 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
 
 def _verify_result(
     path: Path, name: str, store: EmbeddingStore | None, report: Report, packed: str | None = None
-) -> Verified:
+) -> FileCheck:
     place = results_folder(path) / f"{name}.h5"
-    found = Verified("result", str(place))
+    found = FileCheck("result", str(place))
     with found.collect_faults(), open_file(place, schema.FORMAT_RESULT) as file:
         if packed not in (None, file.content_digest):
-            problem = f"differs from the result of the same name inside the store, {path}:/results/{name}"
+            problem = f"differs from the result with the same name inside the store, {path}:/results/{name}"
             found.faults.append(StoreError(str(place), problem, "Rename or delete the file next to the store."))
         _compare_blocks(file, found, report)
         _check_result(file, place, name, store, found)
     return found
 
 
-def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStore | None, found: Verified) -> None:
+def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStore | None, found: FileCheck) -> None:
     with found.collect_faults():
         if store is not None:
             check_owner(file, store)
@@ -318,11 +318,11 @@ def _open_adjacent_store(folder: Path) -> EmbeddingStore | None:
     try:
         return open_store(path)
     except StoreError:
-        return None  # its faults are reported when the store itself is verified
+        return None  # reported when the store itself is verified
 
 
-def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
-    """Read all datasets except packed results, which are checked separately; list the shards that are damaged."""
+def _compare_blocks(file: CheckedFile, found: FileCheck, report: Report) -> None:
+    """Verify all datasets, except packed results (verified separately) and damaged shards (recorded as faults)."""
     damaged_shards = [] if file.shards is None else list(file.shards.faults())
     found.faults += damaged_shards
     for path in file.datasets:
@@ -344,19 +344,19 @@ def verify_images(
     """Compare the SHA-256 digests of image files with those recorded in a store.
 
     Args:
-        root: folder that names are relative to.
-        sample_ids: n names.
+        root: folder to which the names are relative.
+        sample_ids: names of the n images.
         sha256: (n, 32) uint8.
         report: called with 1 for each image.
 
     Returns:
-        The name of each image that is missing, cannot be read, or has other content, with this problem.
+        Names and problems of the images that are missing, cannot be read, or have changed.
 
     Raises:
         NotAStore: ``root`` is not a folder.
     """
     if not root.is_dir():
-        raise NotAStore(str(root), "is not a folder", "Pass the folder that the image names are relative to.")
+        raise NotAStore(str(root), "is not a folder", "Pass the folder to which the image names are relative.")
     faults: list[tuple[str, str]] = []
     for name, digest in zip(sample_ids, sha256, strict=True):
         try:

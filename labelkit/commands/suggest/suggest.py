@@ -1,4 +1,4 @@
-"""Suggest the images most worth labeling next: a table to fill in, and a sheet of the images."""
+"""Suggest the images most worth labeling next: write a table to fill in, and a contact sheet."""
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from labelkit.algorithms.active_learning import (
 )
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
-from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
 from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.labels import UsableLabels, choose_usable_labels
@@ -34,22 +34,22 @@ from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
-_Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons without counts
+_Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # positions, scores, reasons
 COLUMNS = ("path", "label", "usefulness", "reason", "guess")
 _SHOWN = 20
 
 
 @dataclass(frozen=True)
-class _ClassDoubt:
-    """Guess of the class of each row, and its uncertainty.
+class _ClassUncertainty:
+    """Guessed class of each row, and its uncertainty.
 
     Attributes:
         uncertainty: (n,) in [0, 1]; None if unknown.
-        guess: function from a row to the name of its likely class or group; empty if unknown.
-        doubt: function from a row to the reason, in words, why it is unsure; empty if unknown.
+        guess: function that maps a row to the name of its likely class or group; empty if unknown.
+        doubt: function that maps a row to the reason for its uncertainty, in words; empty if unknown.
         source: origin of the guesses: ``labels``, a result, or ``none``.
-        wrong: (n,) probability in [0, 1] that the guess is wrong; None without confidences of a result.
-        to_label: (n,) squared distance to the nearest label; None if not yet computed.
+        wrong: (n,) probability in [0, 1] that the guess is wrong; None without confidences from a result.
+        to_label: (n,) squared distance to the nearest labeled image; None if not yet computed.
     """
 
     uncertainty: NDArray[np.float64] | None
@@ -65,13 +65,13 @@ class Suggested:
     """Images suggested for labeling, with scores, reasons and guessed labels, the most useful first.
 
     Attributes:
-        places: (k,) int64 positions among the rows in use.
-        scores: (k,) scores that the strategy selects by; NaN for random choices.
+        places: (k,) int64 positions among the candidate rows.
+        scores: (k,) scores of the strategy; NaN for random choices.
         reasons: k reasons, in words.
         guesses: k names of the likely class or group; empty if unknown.
-        uncertainty_from: ``labels``, or the result that the uncertainty is from; None if uncertainty is not used.
-        like_them: number of other unlabeled images that are nearer to a suggested image than to all labeled ones.
-        like_them_wrong: expected number of wrong guesses for those images; None without confidences of a result.
+        uncertainty_from: source of the uncertainty, ``labels`` or a result; None if uncertainty is not used.
+        like_them: number of other unlabeled images that are nearer to a suggested image than to any labeled one.
+        like_them_wrong: expected number of wrong guesses for these images; None without confidences from a result.
     """
 
     places: NDArray[np.int64]
@@ -93,27 +93,27 @@ def choose_rows_to_label(
     """Choose the unlabeled rows of a store that are most worth labeling next.
 
     Args:
-        config: strategy, result, number, seed; its files are not read.
+        config: strategy, result, number and seed; files in the options are not read.
         store: the store.
-        rows: (m,) rows to choose from.
+        rows: (m,) candidate rows.
         given: labels of these rows.
-        skipped: rows of the store that are chosen, like their near-duplicates, only if nothing else is left.
+        skipped: rows of the store that, like their near-duplicates, are chosen only if there are no other candidates.
 
     Raises:
-        DatasetError: every image has a label, or is a near-duplicate of one with a label.
-        ConfigError: the strategy needs labels or a result, but there are none.
+        DatasetError: every image is labeled, or is a near-duplicate of a labeled image.
+        ConfigError: the strategy requires labels or a result, but there are none.
         StoreError: the result cannot be used.
     """
     if given.labeled.all():
-        raise DatasetError(given.where, "every image has a label, so there is nothing to suggest", "Embed more images.")
+        raise DatasetError(given.where, "every image is labeled, so there is nothing to suggest", "Embed more images.")
     source = StoredRows(store.lazy_embeddings, rows, in_blocks=True)
     for block in blocks(*source.shape):
         check_finite(store, rows[block], source[block])
     features = stored_rows(store, rows, unit=True).to_array()
     if config.result is not None:
-        doubt = _compute_result_doubt(config.result, store, rows, features)
+        doubt = _result_uncertainty(config.result, store, rows, features)
     else:
-        doubt = _compute_label_doubt(config, features, given)
+        doubt = _label_uncertainty(config, features, given)
     if doubt.uncertainty is None and config.strategy == "uncertainty":
         raise ConfigError(
             "--strategy",
@@ -129,13 +129,13 @@ def choose_rows_to_label(
     if not len(places):
         raise DatasetError(
             given.where,
-            "every image has a label, or is a near-duplicate of an image that has one",
+            "every image is labeled, or is a near-duplicate of a labeled image",
             "Lower --duplicate-share, or embed more images.",
         )
     weighted = config.strategy == "both" and doubt.uncertainty is not None
     uncertainty_from = doubt.source if weighted or config.strategy == "uncertainty" else None
     guesses = [doubt.guess(place) for place in places.tolist()]
-    # for each image, the nearest chosen image, and whether it is nearer than all labeled images
+    # for each image, the nearest suggested image, and whether it is nearer than any labeled image
     nearest, apart = find_nearest(features, features[places])
     like_them = apart < to_label
     if config.strategy in ("coverage", "both"):
@@ -150,16 +150,16 @@ def choose_rows_to_label(
 def suggest_images(config: SuggestConfig) -> SimpleResult:
     """Choose the unlabeled images most worth labeling next, and write them as a CSV with an empty ``label`` column.
 
-    Rows are scaled to length 1. ``usefulness`` is the score of the strategy: for ``coverage`` and ``both``, by how much
-    an image lowers the mean (weighted) squared distance of an image to the nearest labeled one; the typicality; the
-    distance to the nearest label; the uncertainty; for ``random``, none. ``like_them`` counts the other unlabeled
-    images that are nearer to a suggested image than to all labeled ones; ``like_them_wrong`` is the number of wrong
-    guesses for these that the confidences of the result predict. Truth that training may not use is not used here.
+    Embeddings are normalized. ``usefulness`` is the score of the strategy: for ``coverage`` and ``both``, the reduction
+    in the mean (weighted) squared distance from images to their nearest labeled image; for ``k-center``, the distance
+    to the nearest labeled image; otherwise the typicality or uncertainty, or none for ``random``. ``like_them`` counts
+    the other unlabeled images that are nearer to a suggested image than to any labeled one; ``like_them_wrong`` is the
+    expected number of wrong guesses for these. Labels that are hidden from training are not used.
 
     Raises:
         StoreError: the store or the result cannot be used.
-        DatasetError: labels cannot be used, or every image has one.
-        ConfigError: files would be overwritten, or the strategy needs labels or a result, but there are none.
+        DatasetError: the labels cannot be used, or every image is labeled.
+        ConfigError: files would be overwritten, or the strategy requires labels or a result, but there are none.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
@@ -170,8 +170,8 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     chosen = choose_rows_to_label(config, store, rows, given, skipped_rows(config.skip, store))
     if len(chosen.places) < config.num_images:
         current_progress().warning(
-            f"only {len(chosen.places)} of {config.num_images} images are suggested: all others have a label, or are "
-            "near-duplicates of these or of labeled images (--duplicate-share)"
+            f"only {len(chosen.places)} of {config.num_images} images are suggested, since all others are labeled, or "
+            "are near-duplicates of suggested or labeled images (see --duplicate-share)"
         )
     names = [store.sample_ids[int(row)] for row in rows[chosen.places]]
     lines = list(zip(names, chosen.scores.tolist(), chosen.reasons, chosen.guesses, strict=True))
@@ -183,9 +183,9 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     made = [config.out]
     if config.sheet is not None and images is not None:
         pixels_of = make_pixel_reader(images)
-        pictures = [Picture(pixels_of(name), (name, guess and f"{guess}?")) for name, _, _, guess in lines]
+        pictures = [SheetCell(pixels_of(name), (name, guess and f"{guess}?")) for name, _, _, guess in lines]
         if all(picture.pixels is None for picture in pictures):
-            current_progress().warning(f"none of the images could be read from {images.root}: pass --dataset")
+            current_progress().warning(f"none of the images in {images.root} could be read; check --dataset")
         starts = range(0, len(pictures), IMAGES_PER_LINE)
         write_contact_sheet(config.sheet, [pictures[start : start + IMAGES_PER_LINE] for start in starts])
         made.append(config.sheet)
@@ -211,35 +211,35 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     return SimpleResult(values, tuple(made), tables)
 
 
-def _compute_label_doubt(config: SuggestConfig, features: NDArray[np.float32], given: UsableLabels) -> _ClassDoubt:
-    """Return the doubt from the labels: how close the two nearest classes are."""
+def _label_uncertainty(config: SuggestConfig, features: NDArray[np.float32], given: UsableLabels) -> _ClassUncertainty:
+    """Return the uncertainty from the labels: how close the two nearest classes are."""
     labels = given.labels[given.labeled]
     if len(np.unique(labels)) < 2:
         if config.strategy == "both":
-            current_progress().message("fewer than two classes have labels, so images are chosen by coverage only")
-        return _ClassDoubt(None, lambda _: "", lambda _: "", "none")
+            current_progress().message("fewer than two classes have labels, so images are selected only by coverage")
+        return _ClassUncertainty(None, lambda _: "", lambda _: "", "none")
     claims = nearest_classes(features, features[given.labeled], labels)
     names = given.class_names
     guess, doubts = (lambda row: names[claims.first[row]]), _name_two_candidates(claims, names)
-    return _ClassDoubt(claims.uncertainty, guess, doubts, "labels", to_label=claims.near)
+    return _ClassUncertainty(claims.uncertainty, guess, doubts, "labels", to_label=claims.near)
 
 
 def _name_two_candidates(claims: NearestClasses, names: Sequence[str]) -> Callable[[int], str]:
-    """Return a function from a row to the names of its two nearest classes."""
+    """Return a function that maps a row to the names of its two nearest classes."""
     return lambda row: f"{names[claims.first[row]]} or {names[claims.second[row]]}?"
 
 
-def _compute_result_doubt(
+def _result_uncertainty(
     name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]
-) -> _ClassDoubt:
-    """Return the doubt from a result: its confidence if any, otherwise how close the two nearest group means are."""
+) -> _ClassUncertainty:
+    """Return the uncertainty from a result: its confidence, if any, else how close the two nearest group means are."""
     grouped = read_groups(store, name)
     result, groups = grouped.result, grouped.ids[rows]
     group_ids = np.unique(groups[groups >= 0])
     if len(group_ids) < 2:
         raise StoreError(
             str(result.path),
-            f"must have at least two groups for these images, but has {len(group_ids)}",
+            f"has only {len(group_ids)} groups for these images, but at least two are required",
             "Choose a result with at least two groups.",
         )
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
@@ -251,25 +251,25 @@ def _compute_result_doubt(
 
     confidence = result.arrays.get("confidence")
     if confidence is None:
-        return _ClassDoubt(claims.uncertainty, guess, _name_two_candidates(claims, names), name)
+        return _ClassUncertainty(claims.uncertainty, guess, _name_two_candidates(claims, names), name)
     sure = np.clip(np.asarray(confidence, dtype=np.float64)[rows], 0, 1)
     chances = correctness_probabilities(result)
     right = sure if chances is None else chances[rows]
-    return _ClassDoubt(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
+    return _ClassUncertainty(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
 
 
 def _choose_rows(
     config: SuggestConfig,
     features: NDArray[np.float32],
     given: UsableLabels,
-    doubt: _ClassDoubt,
+    doubt: _ClassUncertainty,
     to_label: NDArray[np.float64],
     skipped: NDArray[np.int64],
 ) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
     candidates.exclude_near(to_label)
-    if not candidates.eligible.any():  # only near-duplicates of labeled images are left
+    if not candidates.eligible.any():  # only near-duplicates of labeled images remain
         candidates.eligible = ~given.labeled
     if len(skipped):
         everything = candidates.eligible.copy()

@@ -1,1 +1,1 @@
-"""``train``: prepare data, labels and weights for a method, and run it."""
+"""``train``: prepare data, labels and weights for a method, and train it."""

@@ -1,8 +1,8 @@
-"""The report of ``train --dry-run``: the plan, the time of a few real steps, a score of features; writes nothing.
+"""``train --dry-run``: report the plan, the time of a few real steps, and a score of the features; write nothing.
 
-For the score, a classifier is fitted to features of the network before training and predicts hidden labels, as in
-``discover answer``. For rows of a store, the features are the rows; for images, those of the initial network, which are
-meaningful only if it was trained before.
+For the score, a classifier is fitted to the features of the network before training and predicts held-out labels, as in
+``discover answer``. For embeddings in a store, these are the features; for images, the initial network computes the
+features, which are meaningful only if it is pretrained.
 """
 
 import time
@@ -32,14 +32,14 @@ _MIN_HIDDEN: Final = 5
 def score_frozen_features(
     trainer: Trainer, method: Method[Any], labels: NDArray[np.int64], seed: int
 ) -> dict[str, Any] | None:
-    """Measure how well a classifier on the network's current features predicts hidden labels.
+    """Measure how well a classifier on the network's current features predicts held-out labels.
 
-    Labels are (n,) int64, -1 = none; if there are many rows, some are drawn.
+    Labels are (n,) int64, -1 = none; if there are many rows, a random sample is used.
 
     Returns:
-        ``count``, the number of hidden labels; ``right``, the share of them predicted correctly; ``low`` and ``high``,
-        its 95% interval (Wilson); and the ``classifier``. ``None`` if fewer than two classes have two labels, or
-        features are not finite.
+        ``count``, the number of held-out labels; ``right``, the fraction predicted correctly; ``low`` and ``high``, its
+        95% confidence interval (Wilson); and the ``classifier``. ``None`` if fewer than two classes have two labels,
+        or features are not finite.
     """
     rows = trainer.bank.rows
     generator = keyed_generator(seed, "frozen score")
@@ -53,7 +53,7 @@ def score_frozen_features(
     chosen = np.sort(np.concatenate([known, others]))
     features = trainer.full_pass(method.network.embed, chosen, FullPass(by_network=True)).numpy()
     if not np.isfinite(features).all():
-        return None  # training reports what is wrong with the weights
+        return None  # training reports the problem
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = (features / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
     right = cross_validate(RefittableClassifier(unit, labels[chosen]), labels[chosen], generator)
@@ -79,8 +79,8 @@ def starts_from_learned_features(config: RunConfig) -> bool:
 _STEPS = 4
 # Steps that take at least this many seconds are timed once.
 _LONG_STEP = 1.0
-# Estimated seconds of a step from which on none is timed; forward passes that a step is assumed to take: one of a
-# teacher, one of the student, and two for its backward pass.
+# Estimated seconds per step above which no step is timed; cost of a step in forward passes: one each for teacher and
+# student, and two for the backward pass.
 _TOO_LONG_STEP, _PASSES = 20.0, 4
 
 
@@ -118,7 +118,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         "device": str(runtime.device),
     }
     if not is_timed:
-        values["timed"] = "no step, since one takes too long here: estimated from a forward pass of two images"
+        values["timed"] = "no step, since it would take too long: estimated from a forward pass of two images"
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
         values["kept_minutes"] = round(reuse.seconds() / 60, 1)
@@ -127,7 +127,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         values["before_training"] = score
-        score_text = f"{percent(score['right'])}% of {score['count']} hidden labels predicted correctly"
+        score_text = f"{percent(score['right'])}% of {score['count']} held-out labels predicted correctly"
         interval = f"{percent(score['low'])} to {percent(score['high'])}"
         rows.append(["before_training", f"{score_text} ({interval}), by {score['classifier']}"])
     if search:
@@ -147,14 +147,14 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
 
 
 def _estimate_step_seconds(trainer: Trainer, config: RunConfig) -> float:
-    """Estimate the seconds of a step from a forward pass of two images; 0 on a GPU, where steps are always timed."""
+    """Estimate the seconds per step from a forward pass of two images; 0 on a GPU, where steps are always timed."""
     if trainer.runtime.device.type != "cpu":
         return 0.0
     network, side = trainer.method.network, trainer.method.eval_view().size
     images = torch.zeros(2, trainer.bank.dataset.in_channels, side, side)
     with torch.inference_mode():
         network.embed(images)  # warm-up
-        started = time.process_time()  # CPU time, without that of other programs
+        started = time.process_time()  # CPU time, so that other programs do not count
         network.embed(images)
     seconds = (time.process_time() - started) / torch.get_num_threads() / len(images)
     views = trainer.phases[0].views
@@ -164,7 +164,7 @@ def _estimate_step_seconds(trainer: Trainer, config: RunConfig) -> float:
 
 
 def _time_steps(trainer: Trainer, runtime: Runtime) -> tuple[float, float]:
-    """Return the seconds of the first step, including all preparation, and those of a later step."""
+    """Return the seconds for the first step, including all preparation, and for a later step."""
 
     def until(step: int) -> tuple[float, int]:
         trainer.config = trainer.config.model_copy(update={"stop_after_steps": step})

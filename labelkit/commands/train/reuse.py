@@ -1,8 +1,8 @@
-"""Cache the output of the frozen part of a network for views, before training: once, in parts, shared by runs.
+"""Cache the output of a network's frozen part for augmented views before training, for reuse in several runs.
 
 Each image is decoded once; all its views pass through the frozen part, and the output is stored in a folder next to the
-run (``labelkit.store.kept_views``). If a run is killed, at most one part is lost. The values depend only on their part,
-so that several processes, and a resumed run, make the same bytes.
+run (``labelkit.store.kept_views``). If a run is killed, at most one part is lost. Values depend only on their part, so
+several processes or a resumed run produce the same bytes.
 """
 
 import time
@@ -36,17 +36,17 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class FrozenFeatureCache:
-    """Cache of the frozen features that a run trains on: which views of which images, and how they are computed.
+    """Cache of the frozen features on which a run is trained.
 
     Attributes:
-        method: the method, with the weights that training starts from.
-        bank: its images.
-        config: its options.
-        runtime: where to compute; all processes share the work.
-        part: the frozen part of the network.
-        views: view of each kind, and its position among the views of an epoch; last, the view outside of training.
-        kinds: kind of each view of an epoch.
-        followers: positions of views that are moved copies of the view before; if any, all geometry is cached too.
+        method: the method, with its initial weights.
+        bank: training images.
+        config: training options.
+        runtime: compute device; all processes share the work.
+        part: frozen part of the network.
+        views: view of each kind, and its position among the method's views; the last is the evaluation view.
+        kinds: kind of each of the method's views.
+        followers: positions of views that are shifted copies of the previous view; if any, all geometry is cached too.
         plan: plan of the parts.
     """
 
@@ -61,7 +61,7 @@ class FrozenFeatureCache:
     plan: CachedViewPlan
 
     def seconds(self) -> float:
-        """Estimate the time in seconds for all views of all images by timing those of one image."""
+        """Estimate the time in seconds for all images by timing the views of one image."""
         rows = self.plan.rows[:1]
         self.values(rows)  # warm-up
         started = time.perf_counter()
@@ -70,30 +70,30 @@ class FrozenFeatureCache:
         return (time.perf_counter() - started) * len(self.plan.rows) / self.runtime.world_size
 
     def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Compute the frozen features (m, v, ...) of the given images for each kind of view, then their geometry."""
+        """Compute the frozen features (m, v, ...) of the rows for each kind of view, followed by their geometry."""
         found = list(self._values(rows))
         return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
 
     def build_cached_bank(self, out: Path) -> CachedViewBank:
-        """Compute the frozen features that the cache next to the run folder lacks, and return the bank to train from.
+        """Compute the frozen features missing in the cache next to the run folder, and return a bank for training.
 
         Raises:
-            ResourceError: the disk is full, or a process that makes parts does not end.
+            ResourceError: the disk is full, or another process does not finish its parts.
             StoreError: a value cannot be stored.
-            DatasetError: an image that could be read before can no longer be read.
+            DatasetError: an image can no longer be read.
         """
         progress, runtime = current_progress(), self.runtime
         kept = CachedViews(out.resolve().parent, self.plan)
         if runtime.is_main:
             kept.begin()
-            kept.pending_parts()  # sets damaged parts aside
+            kept.pending_parts()  # moves damaged parts aside
         runtime.barrier()
         missing = [number for number in range(self.plan.num_parts) if not kept.path(number).exists()]
         for warning in kept.warnings:
             progress.warning(warning)
         if missing and runtime.is_main:
             progress.message(
-                f"frozen part: caching {self.plan.counts[0]} views of {len(self.plan.rows):,} images, "
+                f"caching frozen features of {self.plan.counts[0]} views of {len(self.plan.rows):,} images, "
                 f"{self.plan.num_bytes / 2**30:.3g} GiB, about {max(1.0, self.seconds() / 60):.0f} min: {kept.folder}"
             )
         with progress.task("frozen part", total=self.plan.num_parts) as task:
@@ -106,9 +106,9 @@ class FrozenFeatureCache:
         return CachedViewBank(self.bank, self.plan.rows, kept.open_all(), self.kinds, self.followers)
 
     def build_timing_bank(self) -> CachedViewBank:
-        """Return a bank that reuses the frozen features of a few images for all, to time steps without writing.
+        """Return a bank that uses the frozen features of a few images for all, to time steps without writing anything.
 
-        If images are clustered, copies with rotated values give about twice as many different images as clusters.
+        For methods that cluster, copies with permuted values yield about twice as many distinct images as clusters.
         """
         few = self.values(self.plan.rows[:_FEW])
         number = -(-len(self.plan.rows) // len(few[0]))
@@ -125,7 +125,7 @@ class FrozenFeatureCache:
 
     def _values(self, rows: NDArray[np.int64]) -> Iterator[list[NDArray[Any]]]:
         spec = self.method.network.input_spec
-        # draw by draw, so that the first draws do not depend on their total number
+        # sample by sample, so that the first samples do not depend on their total number
         order = [(draw, kind) for draw in range(max(self.plan.counts)) for kind in range(len(self.views))]
         order = [(draw, kind) for draw, kind in order if draw < self.plan.counts[kind]]
         views = tuple(self.views[kind][0] for _, kind in order)
@@ -147,7 +147,7 @@ class FrozenFeatureCache:
         self.method.train(was_training)
 
     def _read_cached(self, made: tuple[Tensor, ...], kind: int, plan: BatchPlan) -> NDArray[Any]:
-        """Return the cached values of the v views (b, c, h, w) of b images: (b, v, ...)."""
+        """Return the values (b, v, ...) to be cached for v views (b, c, h, w) of b images."""
         images = torch.stack(made, dim=1).flatten(0, 1)
         values = []
         for some in torch.split(images, default_batch_size(self.runtime.device)):
@@ -167,20 +167,20 @@ def _get_network(method: Method[Any]) -> nn.Module:
 def plan_reuse(
     method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase
 ) -> FrozenFeatureCache | None:
-    """Plan the cache of frozen features; return ``None`` if caching is off.
+    """Plan the cache of frozen features; return ``None`` without ``--reuse-frozen``.
 
     Raises:
-        ConfigError: nothing is frozen, the frozen part cannot be cached, or views change with the epoch.
+        ConfigError: nothing is frozen, the features cannot be cached, or the views change between epochs.
     """
     if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
         return None
     if config.compile:
         raise ConfigError(
-            "--reuse-frozen", "the compiled backbone takes images, not cached features", "Remove --compile."
+            "--reuse-frozen", "a compiled backbone requires images, not cached features", "Remove --compile."
         )
     part = method.reuse_frozen()
     if part is None or callable(phase.views) or phase.pairing is not None:
-        problem = "the views of this method change with the epoch, so they cannot be cached"
+        problem = "the views of this method change between epochs, so they cannot be cached"
         raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen.")
     if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
         problem = "the views of this method depend on each other, so they cannot be cached"
@@ -195,7 +195,7 @@ def plan_reuse(
     counts = (config.reuse_frozen,) * len(firsts) + (1,)
     dtypes: tuple[str, ...] = (config.reuse_dtype,) * len(views)
     followers = tuple(place for place, view in enumerate(phase.views) if view.follows is not None)
-    if followers:  # the origin of each position of a view is needed
+    if followers:  # the geometry of the views is needed
         shapes += tuple((3, 3) if phase.views[place].follows else (2, 3) for place in firsts)
         counts += counts[:-1]
         dtypes += ("float32",) * len(firsts)

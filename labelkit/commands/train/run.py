@@ -1,6 +1,6 @@
-"""Train a method: from images, a split and options to a run folder with checkpoints and metrics.
+"""Train a method, and write a run folder with checkpoints and metrics.
 
-Also warn about modules of a user's own method that no step calls, since their attribute has an unknown name.
+Also warn about modules of a user's own method that are never called because of a misnamed attribute.
 """
 
 import platform
@@ -46,7 +46,7 @@ from labelkit.training.trainer import FitResult, Trainer
 
 
 def warn_of_unused_modules(method: nn.Module, own: OwnSource) -> None:
-    """Warn, after the first step, about modules from the user's own file that were not called."""
+    """Warn, after the first step, about modules from the user's own file that have not been called."""
     called: set[nn.Module] = set()
     watch = register_module_forward_pre_hook(lambda part, _: called.add(part))
 
@@ -57,35 +57,35 @@ def warn_of_unused_modules(method: nn.Module, own: OwnSource) -> None:
             source = getattr(sys.modules.get(type(part).__module__), "__file__", None)
             if name and part not in called and source == str(own.path):
                 current_progress().warning(
-                    f"{own.name}: the first step did not call {name!r} ({type(part).__name__}): unless a later "
-                    "phase does, labelkit calls its own module under another name (see the guide on custom methods)"
+                    f"{own.name}: the first step did not call {name!r} ({type(part).__name__}); unless a later phase "
+                    "does, labelkit uses its own module under another name (see the guide on custom methods)"
                 )
 
     end = method.register_forward_hook(after)
 
 
-# scores of the features that training starts from
+# retrieval scores before training
 START = "before.json"
 # versions, devices, threads
 ENVIRONMENT = "environment.json"
-# key in it: file of a user's own method, and digests of all its versions that trained the run
+# key in this file: name of a user's own method, and digests of all versions of its file used in the run
 OWN_CODE = "own_method"
 
 
 def train_method(config: RunConfig) -> SimpleResult:
-    """Train the method specified by the given options, and return a summary of the run.
+    """Train the method specified by the options.
 
     Returns:
-        The run folder, the metrics of the last epoch and the last checkpoint.
+        Summary of the run: its folder, the metrics of the last epoch, and the last checkpoint.
 
     Raises:
-        ConfigError, DatasetError, CheckpointError: options, data or weights cannot be used.
+        ConfigError, DatasetError, CheckpointError: the options, data or weights cannot be used.
         DivergenceError: training diverged.
-        Interrupted: a signal requested to stop; a checkpoint was written.
+        Interrupted: a signal interrupted the run, after a checkpoint was written.
     """
     method_name = config.command[1]
     if config.compile and not METHODS[method_name].load().runs_whole_backbone:
-        problem = f"{method_name} hooks into the backbone, so the backbone cannot be compiled as a whole"
+        problem = f"{method_name} uses intermediate layers of the backbone, so the backbone cannot be compiled"
         raise ConfigError("--compile", problem, "Remove --compile.")
     if config.dry_run:
         return plan_training(method_name, config)
@@ -99,7 +99,7 @@ def train_method(config: RunConfig) -> SimpleResult:
         return _train(method_name, config, runtime, run)
     except (ConfigError, InputError):
         if not config.resume:
-            # after a correction, the same command must work
+            # delete the folder, so that the command works once the error is corrected
             run.discard_unless_trained()
         raise
     finally:
@@ -124,7 +124,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     checkpoint = load_checkpoint(run.path, show_message=progress.warning) if config.resume else None
     setup = prepare_training(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:
-        progress.message(f"{run.path} has no checkpoint yet: training starts with the first epoch")
+        progress.message(f"{run.path} has no checkpoint yet, so training starts with the first epoch")
     runtime.barrier()
     if config.resume:
         _check_same_data(run, setup)
@@ -136,7 +136,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     runtime.barrier()
 
     if setup.bank.bad:
-        progress.warning(f"{len(setup.bank.bad)} images could not be read and are skipped; see skipped.json")
+        progress.warning(f"skipping {len(setup.bank.bad)} unreadable images; see skipped.json in the run folder")
     total_parameters, trained_parameters = count_parameters(setup.method)
     progress.message(
         f"{method_name} on {config.main_dataset}: {setup.prepared.describe()}; "
@@ -162,28 +162,28 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
             trainer.report = task
             fit = trainer.fit()
     except ResourceError as error:
-        if not isinstance(error.__cause__, OSError):  # of the device or of other processes
+        if not isinstance(error.__cause__, OSError):  # not an error in writing files
             raise
-        # repeating the same command would only report that the folder exists
-        remedy = "Free some disk space, then run the same command with --resume; earlier checkpoints are kept."
+        # without --resume, the same command would fail because the folder exists
+        remedy = "Free some disk space, and run the same command with --resume; earlier checkpoints are kept."
         raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(config, run, setup, trainer, fit)
 
 
 def _check_same_data(run: RunDir, setup: RunSetup) -> None:
-    """Refuse to continue when images, labels or the split are no longer those of the run."""
-    if not (run.path / SPLIT).exists():  # the run was killed before it was written, so nothing was trained on it either
+    """Check that the images, labels and split are still those of the run."""
+    if not (run.path / SPLIT).exists():  # the run was killed before training
         return
     saved = read_split(run.path)
     now = plain_json(setup.prepared.to_json() | {IMAGES_SHA256: setup.bank.digest()})
-    saved.setdefault(IMAGES_SHA256, now[IMAGES_SHA256])  # an earlier version did not store it
+    saved.setdefault(IMAGES_SHA256, now[IMAGES_SHA256])  # missing in runs of earlier versions
     if all(saved.get(key) == now[key] for key in ("dataset_digest", "split", IMAGES_SHA256)):
         return
     then, images = saved.get("split", {}).get("num_samples"), now["split"]["num_samples"]
     raise CheckpointMismatch(
         str(run.path),
-        f"the images, labels or rows differ from those of the run ({images} images now, {then} when it began)",
-        "Restore the data, or start a new run (--init-from keeps the weights).",
+        f"the images, labels or embeddings have changed since the run began ({images} images now, {then} then)",
+        "Restore the data, or start a new run (to keep the weights, pass --init-from).",
     )
 
 
@@ -214,7 +214,7 @@ def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
 
 
 def _trained_labels(setup: RunSetup) -> str:
-    """Return the images whose labels the network is trained with, in this run or in those it starts from."""
+    """Return the images on whose labels the network is trained, including those of the runs from which it starts."""
     prepared, config = setup.prepared, setup.method.config
     used = np.flatnonzero(prepared.split.labeled)
     before = [read_trained_labels(path) for name in ("init_from", "weights") if (path := getattr(config, name, None))]

@@ -1,4 +1,4 @@
-"""Set up a training before its first step: the listing, the network, the images that fit into memory."""
+"""Set up a training run: list the images, build the network, and decode the images that fit in memory."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,7 +13,7 @@ from labelkit.commands.common.training_data import (
     PreparedData,
     choose_eval_images,
     prepare_data,
-    warn_of_lost_content,
+    warn_about_blank_images,
 )
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -50,7 +50,7 @@ def dataset_label(dataset: str) -> str:
 
 @dataclass
 class RunSetup:
-    """Everything that is built before the first training step."""
+    """Data and method of a training run, ready for the first step."""
 
     prepared: PreparedData
     bank: ImageBank
@@ -59,20 +59,20 @@ class RunSetup:
 
 
 def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool) -> RunSetup:
-    """Prepare a training run: list the data, build the network, and decode the images that fit into memory.
+    """Prepare a training run: list the data, build the network, and decode the images that fit in memory.
 
-    Weights that the options name are loaded if ``fresh``; a resumed run has all of them in its checkpoint.
+    If ``fresh``, initial weights are loaded as specified by the options; a resumed run loads them from its checkpoint.
     """
     progress = current_progress()
     prepared = prepare_data(config)
     for warning in prepared.split.warnings:
-        progress.warning(warning)  # before images are read, which may take long
+        progress.warning(warning)  # before reading images, which may take long
     if config.needs_unlabeled and not (prepared.labels < 0).any():
         raise DatasetError(
             config.main_dataset,
-            f"every image is labeled, so {method_name} has no unlabeled images to learn from",
-            "Pass --num-labels N to hide all other labels and measure how well N labels suffice, or learn from all "
-            "labels with `labelkit train supervised`. In a CSV, leave the labels of unlabeled images empty.",
+            f"all images are labeled, so {method_name} has no unlabeled images to learn from",
+            "Pass --num-labels N to hide all labels but N (for an evaluation), or learn from all labels with `labelkit "
+            "train supervised`. In a CSV, leave the labels of unlabeled images empty.",
         )
     info = prepared.info(config.view_size or 0)
     method = METHODS[method_name].load()(config if fresh else without_weights(config), info)
@@ -95,7 +95,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
         size = method.network.input_spec.size
         bank = ImageBank(dataset, base_size=size, device=runtime.device)
         bank.check(config.max_bad_fraction)
-        warn_of_lost_content(dataset, bank.lost)
+        warn_about_blank_images(dataset, bank.lost)
         return bank
 
     @cache
@@ -106,7 +106,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
         return bank_of(prepared.dataset, num_neighbors)
 
     def known(option: str) -> NDArray[np.int64]:
-        progress.warning(f"{option} uses labels that are hidden from training, so use the result only for comparison")
+        progress.warning(f"{option} uses labels that are otherwise hidden from training; use it only for comparisons")
         return prepared.dataset.labels
 
     method.attach(
@@ -131,7 +131,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
 
 
 def build_trainer(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
-    """Build the trainer for a run; without a run folder, the trainer writes nothing."""
+    """Build the trainer of a run; without a run folder, it writes nothing."""
     prepared, method = setup.prepared, setup.method
     known = MonitorInputs(setup.bank.rows, prepared.dataset.labels, prepared.dataset.sample_ids, setup.held_out)
     return Trainer(

@@ -17,7 +17,7 @@ from labelkit.algorithms.answer_rule import AnswerRule, build_nearest_mean_rule
 from labelkit.algorithms.confidences import Confidences, concatenate
 from labelkit.algorithms.row_blocks import StoredRows, square_roots
 from labelkit.commands.common.apply import apply_to_rows
-from labelkit.commands.common.embeddings import check_features, is_nonnegative, unit_rows
+from labelkit.commands.common.embeddings import check_features, is_nonnegative, normalize_embeddings
 from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.common.search_queries import Queries, embed_query_images, is_store, load_other_store_queries
@@ -85,7 +85,7 @@ def _load_rule(store: EmbeddingStore, result: Result) -> AnswerRule:
     is_tree = result.stage == "discover categories" and result.params.get("criterion") != "published"
     roots = is_tree and is_nonnegative(store)
     features = square_roots(features) if roots else features
-    features = unit_rows(features) if is_unit else features
+    features = normalize_embeddings(features) if is_unit else features
     return build_nearest_mean_rule(features, groups[rows], new_groups(result), scaled=is_unit, roots=roots)
 
 

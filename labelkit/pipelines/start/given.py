@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labelkit.commands.common.label_files import LabeledImages, find_images_by_path, match_label_paths
-from labelkit.commands.common.labels import similar_names
+from labelkit.commands.common.labels import find_misspelled_class
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import escape_path, find_paths
 from labelkit.data.tables import FILE_COLUMN, class_name, read_file_labels, read_label_csv, read_paths_and_labels
@@ -217,7 +217,7 @@ def collect_labels(
         commoner = [other for other, more in counts.items() if (more, other) > (count, name)]
         near = next((other for other in commoner if other.casefold() == name.casefold()), None)
         if near is None and count <= _FEW:
-            near = similar_names(name, (other for other in commoner if counts[other] > _FEW))
+            near = find_misspelled_class(name, (other for other in commoner if counts[other] > _FEW))
         if near is not None:
             progress.warning(
                 f"the class {name!r} ({_labels(count)}) resembles {near!r}: if both are the same class, replace "

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels
-from labelkit.commands.common.labels import choose_usable_labels, similar_names
+from labelkit.commands.common.labels import choose_usable_labels, find_misspelled_class
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.data.datasets import natural_key
 from labelkit.data.tables import match_known_spelling
@@ -121,8 +121,8 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
     fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_key)
     slips: dict[str, str] = {}
     for name in fresh:
-        near = similar_names(name, base.class_names)
-        near = near or similar_names(name, (other for other in fresh if other not in slips))
+        near = find_misspelled_class(name, base.class_names)
+        near = near or find_misspelled_class(name, (other for other in fresh if other not in slips))
         if near is not None:
             slips[name] = near
             current_progress().warning(
@@ -165,6 +165,6 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
         "conflict_rule": config.conflicts,
         "conflicts": conflicts,
         "new_classes": fresh,
-        "similar_names": slips,
+        "find_misspelled_class": slips,
     }
     return Labels(labels, names, rounds, base.round + 1, {}), told

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import embed_by_tsne, principal_directions, project_to_principal_plane
-from labelkit.commands.common.embeddings import check_features, find_zero_embeddings, unit_rows
+from labelkit.commands.common.embeddings import check_features, find_zero_embeddings, normalize_embeddings
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import is_displayable, percent
 from labelkit.progress import current_progress
@@ -85,7 +85,7 @@ def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownIma
     directed = np.ones(len(rows), dtype=np.bool_)
     if store.metric == "cosine":
         directed = ~find_zero_embeddings(features)
-        features = unit_rows(features)
+        features = normalize_embeddings(features)
     labels = np.full(len(rows), -1, dtype=np.int64)
     if store.labels is not None:
         labels = np.asarray(store.labels, dtype=np.int64)[rows]

@@ -208,7 +208,8 @@ def test_processes_embed_the_same_bytes(
         assert result.to_json()["images_per_second"] is not None
 
     assert [call["processes"] for call in calls] == [9]
-    assert "only 7 of 9 processes have work, since parts contain 8 images: lower --part-rows" in said["two"].messages
+    told = "only 7 of 9 processes are used, since each part has 8 images; to use more, lower --part-rows"
+    assert told in said["two"].messages
     assert (tmp_path / "two.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
     assert (said["two"].done, said["two"].warnings) == (56, said["one"].warnings)
     assert said["one"].warnings

@@ -13,14 +13,14 @@ from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import SSKMeansConfig
 from labelkit.commands.discover import calibrate as calibrate_module
 from labelkit.commands.discover import categories
-from labelkit.commands.discover.answer import COLUMNS, _estimate_new_fraction, answer_images
+from labelkit.commands.discover.answer import COLUMNS, _estimate_new_fraction, predict_images
 from labelkit.commands.discover.calibrate import calibrate, collect_hidden_label_evidence, collect_labeled_evidence
 from labelkit.commands.discover.categories import discover_categories, discover_head
 from labelkit.commands.discover.grouping import Grouping
 from labelkit.commands.discover.label_weights import drop_low_weight_labels
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
-from labelkit.commands.evaluate.predictions import evaluate_answer
+from labelkit.commands.evaluate.predictions import evaluate_predictions
 from labelkit.errors import DatasetError, LabelkitError, Mismatch, StoreError
 from labelkit.progress import use_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -56,7 +56,7 @@ def build(make_store: Any) -> Build:
 
 
 def answer(store: EmbeddingStore, **options: Any) -> Any:
-    return answer_images(DiscoverAnswerConfig(index=store.path, **options)).to_json()
+    return predict_images(DiscoverAnswerConfig(index=store.path, **options)).to_json()
 
 
 def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
@@ -117,7 +117,7 @@ def test_groups_count_by_the_evidence_for_them_unless_they_are_said_to_be_there(
 def test_a_grouping_with_a_name_of_its_own_is_suggested(build: Build) -> None:
     store = build(0.3, clustered=False)
     discover_categories(DiscoverCategoriesConfig(index=store.path, num_classes=CLASSES, result="mine"))
-    with pytest.raises(StoreError, match=r"has no result named .* pass it as --grouping: mine\."):
+    with pytest.raises(StoreError, match=r"has no result named .* pass it as --grouping \(existing results: mine\)\."):
         answer(store)
 
 
@@ -127,7 +127,7 @@ def test_grouping_first_answers_as_discovering_and_answering_do(build: Build) ->
     discover_categories(DiscoverCategoriesConfig(index=one.path, num_classes=CLASSES, result="groups", seed=5))
     answer(one, grouping="groups", seed=5)
 
-    made = answer_images(DiscoverAnswerConfig(index=two.path, num_clusters=CLASSES, grouping="groups", seed=5)).paths
+    made = predict_images(DiscoverAnswerConfig(index=two.path, num_clusters=CLASSES, grouping="groups", seed=5)).paths
 
     assert [path.name for path in made] == ["answer.h5", "two.answer.csv", "groups.h5"]
     assert two.path.with_name("two.answer.csv").read_bytes() == one.path.with_name("made.answer.csv").read_bytes()
@@ -293,7 +293,7 @@ def test_one_label_in_each_class_is_enough_for_answers_that_nothing_checks(build
     assert result["calibration"]["source"] == "none: no class has two labels"
     assert (result["calibration"]["labels"], result["calibration"]["before"]) == (0, None)
     assert "expected" not in read_result(store, "answer").arrays
-    assert any("no class has two labels, so no confidence can be checked" in text for text in heard.warnings)
+    assert any("no class has two labels, so confidence cannot be calibrated" in text for text in heard.warnings)
 
 
 def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> None:
@@ -366,7 +366,7 @@ def test_given_labels_are_used_instead_of_those_of_the_store(build: Build, tmp_p
     assert found["calibration"]["accuracy_known"] == found["calibration"]["accuracy_new"] == 1
     used = np.flatnonzero(read_result(store, "answer").arrays["calibration_rows"])
     assert used.tolist() == [row for row, _ in truth]
-    scored: Any = evaluate_answer(EvaluateAnswerConfig(index=store.path)).to_json()
+    scored: Any = evaluate_predictions(EvaluateAnswerConfig(index=store.path)).to_json()
     assert scored["rows"] == 102 - len(truth)
 
 
@@ -378,7 +378,7 @@ def test_given_labels_that_training_had_are_left_out(labelkit: Any, build: Build
     done = labelkit("discover", "answer", "--index", store.path, "--calibration-labels", path, "--json")
 
     assert done.code == 0
-    assert "1 images are left out, since training may have used their labels" in done.err
+    assert "1 images are ignored, since training may have used their labels" in done.err
     assert done.json["calibration"]["labels"] == 2
 
 
@@ -411,7 +411,7 @@ def test_everything_unsure_is_said_with_the_largest_confidence(labelkit: Any, bu
     done = labelkit("discover", "answer", "--index", store.path, "--min-confidence", "1", "--json")
     assert done.code == 0
     assert done.json["counts"] == {"known": 0, "new": 0, "unsure": 102}
-    assert "every image is unsure; the largest confidence is 0." in done.err
+    assert "every image is unsure (the highest confidence is 0." in done.err
     scored = labelkit("evaluate", "answer", "--index", store.path, "--json")
     assert (scored.code, scored.json["answered"], scored.json["accuracy_answered"]) == (0, 0, None)
 
@@ -421,7 +421,7 @@ def test_evaluation_equals_loops_over_the_rows(build: Build) -> None:
     store = build(0.35)
     answer(store, min_confidence=0.7)
 
-    found: Any = evaluate_answer(EvaluateAnswerConfig(index=store.path)).to_json()
+    found: Any = evaluate_predictions(EvaluateAnswerConfig(index=store.path)).to_json()
 
     arrays = read_result(store, "answer").arrays
     truth = np.asarray(store.labels)
@@ -506,7 +506,7 @@ def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any
     labels.write_text(f"path,label\n{store.sample_ids[-1]},pear\n{store.sample_ids[-2]},fig\n")
     done = labelkit("discover", "answer", "--index", store.path, "--labels", labels)
     assert done.code == 3
-    assert "has no group for the classes 'fig', 'pear', which were labeled only after" in done.err
+    assert "has no groups for the classes 'fig', 'pear', which were first labeled after" in done.err
     assert "again with these labels" in done.err
 
 
@@ -576,12 +576,12 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
     ("made", "error", "message"),
     [
         (without_labels, DatasetError, "has no usable labels"),
-        (with_every_label, StoreError, "every grouped image has a label"),
+        (with_every_label, StoreError, "every grouped image already has a label"),
         (without_groups, StoreError, "Pass --num-clusters"),
-        (without_groups_but_with_logits, StoreError, "Run `labelkit discover head` on this store first"),
+        (without_groups_but_with_logits, StoreError, "First run `labelkit discover head` on this store"),
         (with_nameless_groups, StoreError, "does not group the images into known and new classes"),
         (with_groups_of_another_store, Mismatch, "was created from another version of"),
-        (with_a_class_it_does_not_have, StoreError, "contains a class 'zebra'"),
+        (with_a_class_it_does_not_have, StoreError, "contains the class 'zebra'"),
     ],
 )
 def test_store_that_cannot_be_answered_from_says_why(
@@ -614,7 +614,7 @@ def test_given_labels_that_do_not_help_are_refused(build: Build, tmp_path: Path,
 def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_store: Any) -> None:
     store = build()
     with pytest.raises(StoreError, match=r"contains clusters .*, not predictions"):
-        evaluate_answer(EvaluateAnswerConfig(index=store.path, answer="ss-kmeans"))
+        evaluate_predictions(EvaluateAnswerConfig(index=store.path, answer="ss-kmeans"))
 
     labels = [row // PER_CLASS if row % PER_CLASS < LABELED and row < OLD * PER_CLASS else -1 for row in range(120)]
     blind = make_store(
@@ -622,10 +622,8 @@ def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_stor
     )
     cluster_store(SSKMeansConfig(index=blind.path, num_clusters=CLASSES))
     answer(blind)
-    with pytest.raises(
-        StoreError, match="apart from the images used for calibration, no predicted image has a known true class"
-    ):
-        evaluate_answer(EvaluateAnswerConfig(index=blind.path))
+    with pytest.raises(StoreError, match="no predicted image has a true label, apart from those used for calibration"):
+        evaluate_predictions(EvaluateAnswerConfig(index=blind.path))
 
 
 def test_labels_that_count_for_less_than_half_are_left_out_but_where_a_class_has_no_others() -> None:

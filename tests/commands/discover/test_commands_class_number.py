@@ -62,7 +62,7 @@ def test_a_network_that_saw_the_labels_is_said_where_the_number_is_not_given(
     )
     with use_progress(heard := Heard()):
         categories(store, max_classes=8) if given is None else categories(store, num_classes=given)
-    assert any("likely more classes" in text for text in heard.messages + heard.warnings) == (saw and given is None)
+    assert any("probably more classes" in text for text in heard.messages + heard.warnings) == (saw and given is None)
 
 
 def test_rows_of_old_classes_keep_their_names_and_the_others_are_new(blobs: EmbeddingStore) -> None:
@@ -109,7 +109,7 @@ def test_no_class_is_invented_where_all_have_labels_unless_there_are_said_to_be_
 
     assert (result["num_classes"] == 5) if not options else (result["num_classes"] >= least)
     assert (result["chance_all_classes_labeled"] is None) == bool(options)
-    assert any("no class without labels was found" in note for note in result["notes"]) == (not options)
+    assert any("holding out labels revealed no unlabeled classes" in note for note in result["notes"]) == (not options)
 
 
 def bound(result: dict[str, Any]) -> tuple[int, bool, bool]:
@@ -123,7 +123,7 @@ def test_a_choice_at_the_upper_end_of_the_range_is_a_lower_bound(labelkit: Any, 
     assert answer.code == 0
     # there are five blobs
     assert bound(answer.json) == (4, True, False)
-    assert "at least 4 classes: the largest number tried fits best; raise --max-classes" in answer.err
+    assert "at least 4 classes: the largest number tried fits best, so raise --max-classes" in answer.err
     assert any(line.split()[:3] == ["at", "least", "4"] for line in labelkit(*words).out.splitlines())
 
 
@@ -140,7 +140,7 @@ def test_a_choice_at_the_least_that_was_asked_for_is_an_upper_bound(blobs: Embed
     result = categories(blobs, min_classes=6, max_classes=9)
 
     assert bound(result) == (6, False, True)
-    assert "at most 6 classes: the smallest number tried fits best; lower --min-classes" in result["notes"]
+    assert "at most 6 classes: the smallest number tried fits best, so lower --min-classes" in result["notes"]
 
 
 def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> None:
@@ -156,7 +156,7 @@ def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> N
 
     result = categories(store, criterion="published")
 
-    assert "the maximum of 6 classes fitted best, so up to 12 classes were tried" in result["notes"]
+    assert "the maximum of 6 classes fit best, so up to 12 classes were tried" in result["notes"]
     assert result["searched"] == [6, 12]
 
 

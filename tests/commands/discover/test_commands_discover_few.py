@@ -291,7 +291,7 @@ def test_a_class_without_a_label_is_refused_or_skipped(labelkit: Any, make_store
     skipped = labelkit("discover", "snowball", "--index", made.path, "--missing-class", "skip", "--json")
 
     assert refused.code == 3
-    assert "1 of 3 classes have no usable label: 'class-2'" in refused.err
+    assert "1 of 3 classes have no usable labels: 'class-2'" in refused.err
     assert "--missing-class skip" in refused.err
     assert skipped.code == 0
     assert [row["class"] for row in skipped.json["per_class"]] == ["class-0", "class-1"]
@@ -335,8 +335,9 @@ def test_unbalanced_labels_are_used_as_they_are_and_told_of(
 
     assert answer.code == 0
     assert [row["quota"] for row in answer.json["per_class"]] == [8, 2, 2]
-    assert "classes have 1 to 4 labels; discovered images are divided among the classes in the same proportions" in (
-        answer.err
+    assert (
+        "classes have 1 to 4 labels each; discovered images are divided among the classes in the same proportions"
+        in (answer.err)
     )
 
 
@@ -353,7 +354,7 @@ def test_labels_cannot_be_drawn_from_a_store_without_any(labelkit: Any, make_sto
     bare = make_store(blob_rows())
     answer = labelkit("discover", "snowball", "--index", bare.path, "--num-labels", "6")
     assert answer.code == 3
-    assert "has no labels to draw from" in answer.err
+    assert "has no labels to sample" in answer.err
 
 
 def test_nothing_without_a_label_is_an_empty_result(labelkit: Any, make_store: Any) -> None:
@@ -385,7 +386,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
         ("snowball", ["--labels", "few.csv", "--num-labels", "6"], "--labels FILE or --num-labels N, not both"),
         ("snowball", ["--count", "-3"], "count must be >= 0"),
         ("snowball", ["--count", "twice"], "count"),
-        ("snowball", ["--csv", "x.h5"], "has the extension of a store"),
+        ("snowball", ["--csv", "x.h5"], "has the extension .h5 of a store"),
         ("snowball", ["--csv", "nowhere/x.csv"], "does not exist"),
         ("lmcs", ["--rounds", "0"], "should be greater than or equal to 1"),
     ],

@@ -86,7 +86,7 @@ def test_a_number_is_given_or_searched() -> None:
 
 
 def test_rows_that_are_all_equal_are_said_to_be(make_store: Any) -> None:
-    with pytest.raises(DatasetError, match="embeddings are equal"):
+    with pytest.raises(DatasetError, match="embeddings are identical"):
         categories(make_store(np.ones((30, 4))))
 
 

@@ -66,7 +66,7 @@ def test_image_files_that_were_replaced_are_said_when_the_store_exists(
     said = " ".join(answer.err.split())
     assert answer.code == 0
     assert "1 image file was changed after" in said
-    assert "first: bee/03.png; the store is not updated (to embed all images again: --overwrite)" in said
+    assert "first: bee/03.png; the store is not updated (to embed all images again, pass --overwrite)" in said
 
 
 def test_other_images_of_the_same_names_are_another_data_set(
@@ -77,8 +77,8 @@ def test_other_images_of_the_same_names_are_another_data_set(
         Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
     words = ("embed", "--checkpoint", trained, "--dry-run", "--out", tmp_path / "s.h5", "--dataset")
 
-    assert "is not the dataset that the run was trained on" not in labelkit(*words, photos).err
-    assert "is not the dataset that the run was trained on" in " ".join(labelkit(*words, data).err.split())
+    assert "is not the dataset on which the run was trained" not in labelkit(*words, photos).err
+    assert "is not the dataset on which the run was trained" in " ".join(labelkit(*words, data).err.split())
 
 
 # --- what is stored ------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def test_a_network_that_gives_no_numbers_makes_no_store(
 
 @pytest.mark.parametrize(
     ("prefix", "hint"),
-    [("teacher.backbone.", "; for DINO's own preparation, pass --backbone vit_small_patch16_224.dino"), ("model.", "")],
+    [("teacher.backbone.", "; for DINO's preprocessing, pass --backbone vit_small_patch16_224.dino"), ("model.", "")],
 )
 def test_how_images_are_prepared_is_said_of_a_weights_file(prefix: str, hint: str) -> None:
     said: list[str] = []
@@ -361,5 +361,5 @@ def test_how_images_are_prepared_is_said_of_a_weights_file(prefix: str, hint: st
         describe_weights(network)
 
     # timm: crop_pct 0.9 of the default tag
-    text = "images are prepared as for vit_small_patch16_224.augreg_in21k_ft_in1k (resized to 35, cropped to 32; "
+    text = "images are preprocessed as for vit_small_patch16_224.augreg_in21k_ft_in1k (resized to 35, cropped to 32; "
     assert said[0].endswith(f"{text}mean 0.5, 0.5, 0.5; std 0.5, 0.5, 0.5){hint}")

@@ -35,10 +35,7 @@ def test_best_network_at_hand_embeds_and_is_found_again(
     assert main(["embed", "--dataset", str(pictures), "--out", str(out)]) == 0
 
     said = capsys.readouterr().err
-    assert (
-        "backbone tf_efficientnet_lite0.in1k+tf_efficientnet_lite2.in1k: both networks have weights on this machine"
-        in said
-    )
+    assert "backbone tf_efficientnet_lite0.in1k+tf_efficientnet_lite2.in1k: the weights of both networks are on" in said
     model = open_store(out).model
     assert model.source == " + ".join(published.PACKAGES[number].source for number in (0, 2))
     assert load_recorded_network(model, None).identity({}).differences(model) == []

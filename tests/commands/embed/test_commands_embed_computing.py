@@ -26,7 +26,7 @@ def embed(out: Path, photos: Path, **options: Any) -> EmbeddingStore:
 
 @pytest.mark.parametrize(
     ("options", "needs"),
-    [({"precision": "bf16"}, "a CPU and float32"), ({"dense": True}, "the embeddings alone")],
+    [({"precision": "bf16"}, "a CPU and float32"), ({"dense": True}, "--no-logits")],
 )
 def test_onnx_that_cannot_be_is_refused(options: dict[str, Any], needs: str, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--runtime onnx") as caught:

@@ -70,5 +70,5 @@ def test_what_draws_nothing_or_sets_images_apart_stays_refused(
     done = labelkit("embed", "--checkpoint", runs["siamese"], *FEW, *options, "--out", tmp_path / "x.h5")
 
     assert done.code == 2
-    assert f"error: {named}: has no effect here" in done.err
+    assert f"error: {named}: has no effect" in done.err
     assert list(tmp_path.iterdir()) == []

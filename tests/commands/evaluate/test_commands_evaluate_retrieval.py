@@ -160,7 +160,7 @@ def test_rows_without_a_label_are_left_out_and_said(labelkit: Any, make_store: A
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": (8,)}, "8 hits were requested, but only 7 images are available"),
+        ({"k": (8,)}, "8 hits were requested, but the gallery has only 7 images"),
         ({"split": ("val",)}, "^--split: .* has no split 'val'"),
         ({"queries": "val", "gallery": "all"}, "^--queries: .* has no split 'val'"),
         ({"queries": "all", "gallery": "val"}, "^--gallery: .* has no split 'val'"),
@@ -175,9 +175,9 @@ def test_options_that_do_not_fit_are_refused(make_store: Any, options: dict[str,
 def test_stores_that_cannot_be_scored_are_refused(make_store: Any, embedded: Path) -> None:
     with pytest.raises(StoreError, match="no image of all has a label"):
         evaluate(make_store(directions([0, 1, 2])).path, k=(1,))
-    with pytest.raises(StoreError, match="no image has the same class as another image"):
+    with pytest.raises(StoreError, match="no query has another image of its class in the gallery"):
         evaluate(make_store(directions([0, 1, 2]), labels=[0, 1, 2]).path, k=(1,))
-    with pytest.raises(StoreError, match="1 embeddings are all zero"):
+    with pytest.raises(StoreError, match="1 embeddings are all zeros"):
         evaluate(make_store([[1, 0], [0, 0], [0, 1.0]], labels=[0, 0, 1]).path, k=(1,))
     with pytest.raises(Mismatch, match="weights_fingerprint"):
         evaluate(make_store(directions([0, 1, 2]), labels=[0, 1, 1]).path, k=(1,), gallery_index=embedded)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.gate import collect_scores_by_name, find_matching_scores, judge
+from labelkit.commands.common.gate import check_score_limits, collect_scores_by_name, find_matching_scores
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.options.gate import GateConfig
@@ -29,7 +29,7 @@ def grouped(make_store: Any) -> Path:
 def gated(values: dict[str, Any], **options: Any) -> tuple[dict[str, Any], Any]:
     """JSON and error of a made-up result under a gate."""
     config = EvaluateClusteringConfig(index="made.h5", **options)
-    result, error = judge(config, SimpleResult(values))
+    result, error = check_score_limits(config, SimpleResult(values))
     return result.to_json(), error
 
 

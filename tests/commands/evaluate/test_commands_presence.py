@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.evaluate import multi_label as presence
-from labelkit.commands.evaluate.multi_label import PresenceHead, evaluate_presence, presence_loss
+from labelkit.commands.evaluate.multi_label import MultiLabelClassifier, evaluate_presence, multi_label_loss
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.models.backbones.registry import Backbone
@@ -45,7 +45,7 @@ def test_masked_terms_count_nothing_and_others_are_summed_by_class() -> None:
     wanted = torch.tensor([[1, 0, -1], [-1, 1, 0]], dtype=torch.int8)
     p = 1 / (1 + np.exp(-logits.numpy()))
     expected = -(np.log(p[0, 0]) + np.log(1 - p[0, 1]) + np.log(p[1, 1]) + np.log(1 - p[1, 2])) / 2
-    assert float(presence_loss(logits, wanted)) == pytest.approx(expected)
+    assert float(multi_label_loss(logits, wanted)) == pytest.approx(expected)
 
 
 @pytest.mark.slow
@@ -76,10 +76,10 @@ def test_what_is_in_the_images_is_learned_and_scored_as_by_others(
 
 
 def test_the_layer_is_trained_as_a_loop_trains_it(corners: ImageDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    heads: list[PresenceHead] = []
+    heads: list[MultiLabelClassifier] = []
     seen: list[tuple[Any, Any]] = []
 
-    class Kept(PresenceHead):
+    class Kept(MultiLabelClassifier):
         def __init__(self, *args: Any, **words: Any) -> None:
             super().__init__(*args, **words)
             heads.append(self)
@@ -90,7 +90,7 @@ def test_the_layer_is_trained_as_a_loop_trains_it(corners: ImageDataset, monkeyp
                 seen[-1][1].append(images)
             return super().forward(images)
 
-    monkeypatch.setattr(presence, "PresenceHead", Kept)
+    monkeypatch.setattr(presence, "MultiLabelClassifier", Kept)
     batches: list[Any] = []
     endless = presence._repeat_batches
     monkeypatch.setattr(presence, "_repeat_batches", lambda *args: (batches.append(b) or b for b in endless(*args)))
@@ -108,7 +108,7 @@ def test_the_layer_is_trained_as_a_loop_trains_it(corners: ImageDataset, monkeyp
     for step, batch in enumerate(itertools.islice(batches, 12)):
         with torch.no_grad():
             features = heads[0]._frozen(batch.images)
-        loss = presence_loss(top(features), torch.from_numpy(corners.presence[batch.rows]))
+        loss = multi_label_loss(top(features), torch.from_numpy(corners.presence[batch.rows]))
         weight, bias = torch.autograd.grad(loss, [top.weight, top.bias])
         length = float((weight**2).sum() + (bias**2).sum()) ** 0.5
         shrink = min(1.0, 0.5 / (length + 1e-6))
@@ -125,7 +125,7 @@ def test_wide_layers_are_drawn_anew_and_the_convolutions_stay() -> None:
     network = BackboneNetwork("alexnet_small_sela", image_size=64).eval()
     backbone: Backbone = network.backbone
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    head = PresenceHead(network, "fully-connected", 5, seed=1)
+    head = MultiLabelClassifier(network, "fully-connected", 5, seed=1)
     images = torch.randn(2, 3, 64, 64)
 
     head(images).sum().backward()

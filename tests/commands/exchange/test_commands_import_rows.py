@@ -233,13 +233,13 @@ def test_the_folder_that_all_names_share_is_cut(labelkit: Any, tmp_path: Path, f
     words = ("import", "--source", tmp_path / "x.npz", "--out", tmp_path / "s.h5")
     answer = labelkit(*words)
     assert answer.code == 0, answer.err
-    assert (f"without their common folder {front}" in answer.err) == (front != "./")
+    assert (f"the common folder {front} is removed" in answer.err) == (front != "./")
     assert open_store(tmp_path / "s.h5").sample_ids == names
 
     np.savez(tmp_path / "x.npz", x=np.eye(2), paths=["/data/a.png", "b.png"])
     answer = labelkit(*words, "--overwrite")
     assert answer.code == 3
-    assert "add the same folder to all paths" in answer.err
+    assert "prefix all paths with the same folder" in answer.err
 
 
 def test_the_folder_that_is_cut_leaves_paths_below_the_images(labelkit: Any, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_rows_of_ids_are_matched_by_the_names_that_the_source_has(labelkit: Any,
     (tmp_path / "ids.csv").write_text("path,label\nc,C\nb,B\nd,A\n")
     answer = labelkit(*words, "--overwrite")
     assert answer.code == 3
-    assert "the name 'a' is not in it; first difference: 'c', not 'a'" in answer.err.replace("\n", " ")
+    assert "the name 'a' is missing; first difference: 'c', not 'a'" in answer.err.replace("\n", " ")
 
 
 @pytest.mark.parametrize("file", ["x.pt", "x.safetensors"])
@@ -357,7 +357,7 @@ def test_names_and_labels_of_anndata_are_read_or_asked_for(
     write_anndata(tmp_path / f"x{suffix}", index, label)
     if index != "_index":
         err = refusal(labelkit, tmp_path, *words)
-        assert "no image names were found; the file also contains: obs/cell_id, obs/cell_type. Pass --ids-key" in err
+        assert "no image names were found; the file also contains obs/cell_id, obs/cell_type. Pass --ids-key" in err
         words += ("--ids-key", "obs/cell_id", "--labels-key", "obs/cell_type")
 
     answer = labelkit("import", *words, "--out", tmp_path / "s.h5", "--json")
@@ -416,7 +416,7 @@ def test_an_embedding_that_vanishes_in_float16_is_refused(labelkit: Any, tmp_pat
     [
         (lambda text: "", "x.csv: is empty"),
         (lambda text: text.splitlines()[0], "x.csv: contains only a header"),
-        (lambda text: text.replace("c/2.png", "a/0.png"), "x.csv line 4: 'a/0.png' is also the name in"),
+        (lambda text: text.replace("c/2.png", "a/0.png"), "x.csv line 4: the name 'a/0.png' is also used in"),
         (lambda text: text.replace("c/2.png", "/c/2.png"), "x.csv line 4: the name '/c/2.png' is not a path below"),
         (lambda text: text.replace("c/2.png", ""), "x.csv line 4: the name '' is empty"),
         (

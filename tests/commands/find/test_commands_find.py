@@ -14,7 +14,7 @@ from labelkit.commands.find import novel, stored_images
 from labelkit.commands.find.near_duplicates import find_duplicates
 from labelkit.commands.find.novel import find_novel
 from labelkit.commands.find.options import FindDuplicatesConfig, FindNovelConfig, FindOddConfig
-from labelkit.commands.find.outliers import find_odd
+from labelkit.commands.find.outliers import find_outliers
 from labelkit.errors import StoreError
 from labelkit.options.embed import EmbedConfig
 from PIL import Image, ImageFilter
@@ -207,7 +207,7 @@ def with_odd(photos: Path) -> Path:
 
 def test_odd_images_are_listed_with_their_reasons(with_odd: Path, tmp_path: Path) -> None:
     out, sheet = tmp_path / "odd.csv", tmp_path / "odd.png"
-    result = find_odd(FindOddConfig(index=embed(with_odd), out=out, sheet=sheet))
+    result = find_outliers(FindOddConfig(index=embed(with_odd), out=out, sheet=sheet))
     rows = {row["path"]: row for row in read_table(out)}
     expected = {
         "blank.png": "blank",
@@ -237,7 +237,7 @@ def test_row_far_from_all_others_is_unlike_them(tmp_path: Path) -> None:
     np.save(source, rows.astype(np.float32))
     import_store(ImportConfig(source=source, model="other", out=index))
     out = tmp_path / "odd.csv"
-    find_odd(FindOddConfig(index=index, out=out))
+    find_outliers(FindOddConfig(index=index, out=out))
     (row,) = read_table(out)
     assert row["reasons"] == "unlike all others"
     assert (row["brightness"], row["width"]) == ("", "")
@@ -245,7 +245,7 @@ def test_row_far_from_all_others_is_unlike_them(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"imported without( their)? images"):
         find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv"))
     with pytest.raises(StoreError, match=r"imported without( their)? images"):
-        find_odd(FindOddConfig(index=index, out=tmp_path / "other.csv", sheet=tmp_path / "odd.png"))
+        find_outliers(FindOddConfig(index=index, out=tmp_path / "other.csv", sheet=tmp_path / "odd.png"))
 
 
 # --- mislabeled ---
@@ -287,7 +287,7 @@ def test_wrong_labels_are_listed_with_what_they_seem_to_be(colors: Path, tmp_pat
     assert int(by_path["04.png"]["nearest_of_label"][:2]) % 3 == 2
     assert int(by_path["04.png"]["nearest_of_suggested"][:2]) % 3 == 1
     assert (answer.json["labels"], answer.json["judged"], answer.json["doubtful_labels"]) == (18, 17, 2)
-    assert "labels that cannot be checked, because only one image has them: 1" in answer.err
+    assert "1 labels cannot be checked, because no other image has the same label" in answer.err
     with Image.open(sheet) as drawn:
         assert drawn.width > 6 * 100
 
@@ -430,6 +430,6 @@ def test_images_all_of_one_color_are_no_copies_of_each_other(tmp_path: Path) -> 
         Image.new("RGB", SIZE, (shade, shade, shade)).save(folder / f"{shade}.png")
     index = embed(folder)
     find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv"))
-    find_odd(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
+    find_outliers(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
     assert read_table(tmp_path / "duplicates.csv") == []
     assert read_table(tmp_path / "odd.csv") == []

@@ -82,7 +82,7 @@ def test_views_of_one_photograph_match_and_nothing_else(warped: Path, first: Ans
 def test_the_second_run_takes_keypoints_from_the_cache_and_says_so(own: Path, first: Answer, labelkit: Any) -> None:
     again = labelkit(*words(own, "--json", "--overwrite"))
     assert again.code == 0, again.err
-    assert "keypoints of 5 of 5 images were cached" in again.err
+    assert "keypoints of 5 of 5 images were read from the cache" in again.err
     assert again.json["keypoints_from_cache"] == 5
     assert again.json["content_digest"] == first.json["content_digest"]
 

@@ -63,7 +63,7 @@ def test_auto_compares_few_rows_exactly(labelkit: Any, make_store: Any, cache: P
     answer = said_by_auto(labelkit, make_store(rows).path)
 
     assert answer.json["search"] == {"kind": "exact"}
-    assert "--search auto: exact, since comparing 1,200 embeddings of dimension 16 is fast" in answer.err
+    assert "--search auto: exact search, which is fast for 1,200 embeddings of dimension 16" in answer.err
     assert not cache.exists()
 
 
@@ -108,6 +108,6 @@ def test_auto_builds_no_index_for_fewer_queries_than_pay_for_it(
     later = said_by_auto(labelkit, many)
 
     assert two.json["search"] == {"kind": "exact"}
-    assert "searching 60,000 embeddings of dimension 16 for 2 queries takes less time than building an index" in two.err
+    assert "60,000 embeddings of dimension 16, since building an index would take longer than 2 queries" in two.err
     assert three.json["search"]["kind"] == "hnsw"
     assert later.json["search"]["kind"] == "hnsw"  # it is there

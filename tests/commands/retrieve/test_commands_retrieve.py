@@ -349,4 +349,4 @@ def test_a_poor_index_is_warned_about(labelkit: Any, make_store: Any, tmp_path: 
         answer = labelkit("retrieve", "--index", store.path, "--query-rows", "0", "-k", 3, *words)
 
         assert answer.code == 0
-        assert "% of the 10 nearest rows; use --search exact" in answer.err
+        assert "% of the 10 nearest rows; for better results, pass --search exact" in answer.err

@@ -58,11 +58,11 @@ BAD = {
         "{run} did not log al_accuracy or x* (it logged: all_accuracy, diag/block1/update_rel, loss, lr). "
         "Did you mean all_accuracy?",
     ),
-    "no names": (("--metrics", ""), 2, "--metrics: no metrics were given"),
+    "no names": (("--metrics", ""), 2, "--metrics: no metrics were specified"),
     "no such run": (("--run", "{tmp}/none"), 3, "{tmp}/none: does not exist"),
     "no run": (("--run", "{tmp}"), 3, "{tmp}: is not a run folder"),
     "twice": (("--run", "{run},{run}"), 2, "--run: these runs are listed more than once: {run}"),
-    "picture exists": (("--out", "{run}/config.yaml"), 2, "{run}/config.yaml is a file of a training run"),
+    "picture exists": (("--out", "{run}/config.yaml"), 2, "{run}/config.yaml belongs to a training run"),
 }
 
 

@@ -128,9 +128,9 @@ def test_what_cannot_be_shown_says_why(
         ("", "has no column 'path' (its columns: none)"),
         ("path,label,rank,round\n", "has no column 'score'"),
         ("path,label,score,rank,round\n", "contains no images"),
-        ("path,label,score,rank,round\na,b,high,1,1\n", "line 2 is not a valid row"),
-        ("path,label,score,rank,round\na,b,nan,1,1\n", "line 2 is not a valid row: score must be finite, got nan"),
-        ("path,label,score,rank,round\na,b,1\n", "line 2 is not a valid row"),
+        ("path,label,score,rank,round\na,b,high,1,1\n", "line 2 is invalid"),
+        ("path,label,score,rank,round\na,b,nan,1,1\n", "line 2 is invalid: score must be finite, got nan"),
+        ("path,label,score,rank,round\na,b,1\n", "line 2 is invalid"),
         ("path,label,score,rank,round\n\xff", "is not a table"),
     ],
 )

@@ -170,8 +170,8 @@ def test_images_that_auto_leaves_out_are_counted_with_their_splits(photos: Path,
     said = [text for text in heard.messages if "--split auto" in text]
     assert len(chosen.labels) == 48
     assert said == [
-        "--split auto uses train, 48 of 84 images, and leaves out 12 in test, 12 in no split, 12 in unlabeled "
-        "(to use all: --split all)"
+        "--split auto uses the 48 of 84 images in train, but not 12 in test, 12 in no split, 12 in unlabeled "
+        "(to use all, pass --split all)"
     ]
 
 
@@ -294,7 +294,7 @@ def test_splits_of_a_set_can_be_pooled_for_a_test_split_that_is_drawn(photos: Pa
     splits = ["val" if i % 2 else "train" for i in range(20)]
     table = write_csv(tmp_path / "list.csv", photos, rows, splits)
 
-    with pytest.raises(ConfigError, match=r"has splits of its own \(train, val\).*--pool-splits"):
+    with pytest.raises(ConfigError, match=r"has predefined splits \(train, val\).*--pool-splits"):
         prepare(table, holdout=0.2)
     prepared = prepare(table, holdout=0.2, pool_splits=True)
 

@@ -212,7 +212,7 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
         patched.setattr(CachedViews, "commit", full)
         answer = train(photos, "simgcd", tmp_path / "run", *options)
     assert answer.code == 5
-    assert "the disk is full. Free some disk space, then run the same command with --resume" in answer.err
+    assert "the disk is full. Free some disk space, and run the same command with --resume" in answer.err
     assert train(photos, "simgcd", tmp_path / "run", *options, "--resume").code == 0
 
 
@@ -230,7 +230,7 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
         ("dl2pa", ("--mixup-alpha", 0.5), 2, "cannot be mixed as --mixup-alpha requires"),
         ("sela rotation", (), 2, "cannot be rotated as --rotation requires"),
         ("san frozen", (), 2, "this stage is frozen"),
-        pytest.param("softmax", ("--compile",), 2, "the compiled backbone takes images", marks=pytest.mark.slow),
+        pytest.param("softmax", ("--compile",), 2, "a compiled backbone requires images", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_reused_is_refused_before_any_work(

@@ -112,4 +112,4 @@ def test_labels_and_a_run_are_not_continued_on_other_images_of_the_same_names(
     resumed = labelkit(*words, "--resume", "--out", tmp_path / "run")
 
     assert (copied.code, "other images" in copied.err) == (3, True)
-    assert (resumed.code, "the images, labels or rows differ" in resumed.err) == (3, True)
+    assert (resumed.code, "the images, labels or embeddings have changed" in resumed.err) == (3, True)

@@ -233,7 +233,7 @@ def test_a_store_that_changed_is_refused_when_a_run_is_resumed(
 
     answer = labelkit(*words, "--resume")
     assert answer.code == 3
-    assert "images, labels or rows differ" in answer.err
+    assert "images, labels or embeddings have changed" in answer.err
 
 
 def test_rows_of_another_model_are_refused(labelkit: Labelkit, tmp_path: Path, photos: Path, run: Path) -> None:
@@ -242,7 +242,7 @@ def test_rows_of_another_model_are_refused(labelkit: Labelkit, tmp_path: Path, p
     assert labelkit(*words, "--out", other).code == 0
     answer = labelkit("embed", "--index", other, "--checkpoint", run, "--out", tmp_path / "made.h5")
     assert answer.code == 3
-    assert "was made by a different model" in answer.err
+    assert "has embeddings of a different model" in answer.err
 
 
 def test_the_checkpoint_keeps_the_center_of_the_rows(run: Path, pixels: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_run_that_asks_for_true_labels_gets_them_and_says_so(
     )
     words += "--eval-every-steps 2 --batch-size 16 --labeled-batch-size 4 --generations 1 --device cpu".split()
     assert main([*words, "--found-labels", "true", "--out", str(tmp_path / "run")]) == 0
-    assert "--found-labels true uses labels that are hidden from training" in capsys.readouterr().err
+    assert "--found-labels true uses labels that are otherwise hidden from training" in capsys.readouterr().err
     lines = list(csv.DictReader(io.StringIO((tmp_path / "run/discovered.csv").read_text())))
     assert len(lines) > 4
     assert all(line["label"] == line["truth"] for line in lines)

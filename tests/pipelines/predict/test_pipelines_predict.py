@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import SSKMeansConfig
-from labelkit.commands.discover.answer import answer_images
+from labelkit.commands.discover.answer import predict_images
 from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.pipelines.predict.options import PredictConfig
@@ -99,7 +99,7 @@ def test_labels_of_photos_that_are_not_asked_for_are_an_error(
     told = labelkit("predict", new, "--from", labeled / "labeled", "--labels", truth, "--json")
 
     assert told.json["judged"]["labels"] == 1
-    assert f"{truth}: 1 labels belong to images that are not in this run" in told.err
+    assert f"{truth}: ignoring 1 labels of images that are not in this call" in told.err
 
 
 def test_new_photos_get_the_class_or_group_of_those_like_them(labelkit: Any, labeled: Path, new: Path) -> None:
@@ -274,7 +274,7 @@ def test_rows_of_another_store_are_answered_by_the_newest_answers(
 ) -> None:
     store, other = blobs
     for limit in (0.9, 0.0):
-        answer_images(DiscoverAnswerConfig(index=store.path, min_confidence=limit))
+        predict_images(DiscoverAnswerConfig(index=store.path, min_confidence=limit))
 
     told = predict_photos(PredictConfig(new=(other.path,), from_=store.path)).to_json()
 
@@ -287,7 +287,7 @@ def test_rows_of_another_store_are_answered_by_the_newest_answers(
 
 def test_nothing_is_sure_where_no_second_label_could_check_it(make_store: Callable[..., EmbeddingStore]) -> None:
     store, other = make_blobs(make_store, 1)
-    answer_images(DiscoverAnswerConfig(index=store.path, min_confidence=0.1))
+    predict_images(DiscoverAnswerConfig(index=store.path, min_confidence=0.1))
 
     told = predict_photos(PredictConfig(new=(other.path,), from_=store.path)).to_json()
 
@@ -296,7 +296,7 @@ def test_nothing_is_sure_where_no_second_label_could_check_it(make_store: Callab
 
 def test_answers_without_a_rule_are_to_be_made_again(blobs: tuple[EmbeddingStore, EmbeddingStore]) -> None:
     store, other = blobs
-    answer_images(DiscoverAnswerConfig(index=store.path))
+    predict_images(DiscoverAnswerConfig(index=store.path))
     result = read_result(store, "answer")
     arrays = {name: values for name, values in result.arrays.items() if not name.startswith("rule_")}
     write_result(

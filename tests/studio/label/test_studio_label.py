@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import KMeansConfig, SSKMeansConfig
-from labelkit.commands.common.labels import similar_names
+from labelkit.commands.common.labels import find_misspelled_class
 from labelkit.commands.evaluate.groups import evaluate_clustering
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.commands.suggest.options import SuggestConfig
@@ -120,7 +120,7 @@ def test_unknown_paths_are_errors_with_a_guess(store: EmbeddingStore, tmp_path: 
 )
 def test_slips_of_a_class_name_are_noticed(name: str, meant: str | None) -> None:
     known = ["class-0", "class-1", "sparrow", "bat", "owl", "T-shirt", "sparrow on a twig"]
-    assert similar_names(name, known) == meant
+    assert find_misspelled_class(name, known) == meant
 
 
 def test_suggestions_need_no_label_and_cover_every_blob(store: EmbeddingStore, tmp_path: Path) -> None:

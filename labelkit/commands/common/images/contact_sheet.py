@@ -1,4 +1,4 @@
-"""Contact sheets: rows of images with one or two lines of text below each, such as a query and its hits, as a PNG."""
+"""Draw contact sheets: a PNG with rows of captioned images, such as a query and its hits."""
 
 import io
 import unicodedata
@@ -18,17 +18,17 @@ from labelkit.store.commit import commit_bytes
 
 
 def shorten_middle(line: str, width_of: Callable[[str], float], room: float) -> str:
-    """Shorten a line that is too wide by cutting out its middle; its start (a rank) and end (a file name) remain.
+    """Shorten a line that is too wide in the middle, so that its start (a rank) and end (a file name) remain.
 
     Args:
-        line: any text; unprintable characters become ``?``.
-        width_of: function that measures a text.
+        line: text; unprintable characters are replaced with ``?``.
+        width_of: function that returns the width of a text.
         room: maximum width, in the same unit.
     """
-    # a letter and its mark, as some systems write names, become the one character that fonts have
+    # compose letters and combining marks, as in file names on macOS, into the single characters that fonts have
     line = unicodedata.normalize("NFC", line)
     line = "".join(character if character.isprintable() else "?" for character in line)
-    # no letter is narrower than one unit, so longer names need not be measured in full, which would be slow
+    # measuring very long names is slow, and unnecessary, since no character is narrower than one unit
     kept, shown = min(len(line), int(room)), line
     while kept and width_of(shown) > room:
         kept -= 1
@@ -38,7 +38,7 @@ def shorten_middle(line: str, width_of: Callable[[str], float], room: float) -> 
 
 
 def load_caption_font() -> ImageFont.FreeTypeFont:
-    """Load the font of captions: DejaVu Sans of matplotlib, as the font that Pillow brings has only ASCII letters."""
+    """Load the font for captions: matplotlib's DejaVu Sans, since Pillow's default font has only ASCII letters."""
     found = find_spec("matplotlib")  # importing it takes a while
     assert found is not None
     assert found.origin is not None
@@ -50,20 +50,20 @@ IMAGES_PER_LINE = 10
 """Default number of images per line."""
 
 _CELL, _GAP, _TEXT = 112, 8, 30
-# Maximum width of a caption. It leaves twice the gap between captions, so that two are never read as one.
+# Maximum width of a caption, which keeps neighboring captions apart.
 _CAPTION = _CELL - _GAP
 _FRAMES = {"query": "#1f5fbf", "right": "#2e8b57", "wrong": "#c62828", "plain": "#cccccc"}
 
 
 @dataclass(frozen=True)
-class Picture:
+class SheetCell:
     """Cell of a contact sheet: an image with a colored frame and lines of text.
 
     Attributes:
         pixels: (h, w, c) uint8 with c = 1 or 3; ``None`` draws an empty frame.
-        lines: at most two short lines below it.
-        frame: ``query`` is blue, ``right`` green, ``wrong`` (another class) red; ``none`` without pixels is a heading:
-            the lines take the place of the picture.
+        lines: caption below the image, at most two short lines.
+        frame: ``query`` is blue, ``right`` green, ``wrong`` (another class) red; with ``none`` and no pixels, the cell
+            is a heading, with the lines in place of an image.
     """
 
     pixels: NDArray[np.uint8] | None
@@ -71,12 +71,12 @@ class Picture:
     frame: Literal["query", "right", "wrong", "plain", "none"] = "plain"
 
 
-def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
-    """Write a PNG contact sheet with one row of pictures per entry.
+def write_contact_sheet(path: Path, rows: Sequence[Sequence[SheetCell]]) -> Path:
+    """Write a PNG contact sheet from rows of cells.
 
     Raises:
         ValueError: there is nothing to draw.
-        ResourceError: it cannot be written.
+        ResourceError: the file cannot be written.
     """
     columns = max((len(row) for row in rows), default=0)
     if columns == 0:
@@ -106,16 +106,16 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
 
 
 def draw_box(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]:
-    """Return a color copy of an image (h, w, c), enlarged if small, with a box drawn around a part of it.
+    """Return a color copy of an image (h, w, c), enlarged if it is small, with a box drawn around a region.
 
-    The box is left, top, right, bottom in pixels of the image.
+    The box is (left, top, right, bottom) in pixels of the original image.
     """
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
     scale = max(1, -(-4 * _CELL // max(image.size)))
     image = image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
     width = max(1, round(2 * max(image.size) / _CELL))
     left, top, right, bottom = (scale * edge for edge in box)
-    # around the part, not over it
+    # around the region, not over it
     edges = (left - width, top - width, right + width - 1, bottom + width - 1)
     ImageDraw.Draw(image).rectangle(edges, outline=_FRAMES["wrong"], width=width)
     return np.asarray(image, dtype=np.uint8)
@@ -125,7 +125,7 @@ def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
     scale = _CELL / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    # small images keep their pixels visible
+    # keep the pixels of small images visible
     resized = image.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS)
     cell = Image.new("RGB", (_CELL, _CELL), "white")
     cell.paste(resized, ((_CELL - size[0]) // 2, (_CELL - size[1]) // 2))
@@ -136,7 +136,7 @@ def write_png(path: Path, picture: Image.Image) -> None:
     """Write an image as a PNG that is marked as created by labelkit; identical images produce identical files.
 
     Raises:
-        ResourceError: it cannot be written.
+        ResourceError: the file cannot be written.
     """
     notes = PngInfo()
     notes.add_text("Software", PNG_MARK)

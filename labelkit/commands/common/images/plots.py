@@ -1,4 +1,4 @@
-"""Curves and heatmaps as PNG; the only module that imports matplotlib."""
+"""Draw curves and heatmaps as PNG; only this module imports matplotlib."""
 
 import io
 import warnings
@@ -21,13 +21,13 @@ from labelkit.store.commit import commit_bytes
 DPI = 120
 
 _SHAPE = (5.2, 4.4)
-"""Width and height of one set of axes in inches."""
+"""Width and height of one subplot in inches."""
 
 
 def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage, *, title: str) -> Path:
     """Plot accuracy against confidence, and error rate against coverage, as a PNG; an existing file is replaced.
 
-    Each reliability curve is one line, with points sized by the weights of their bins.
+    In reliability curves, the size of a point shows the weight of its bin.
 
     Raises:
         ResourceError: the file cannot be written.
@@ -44,10 +44,10 @@ class Line:
     """Line of a curve plot.
 
     Attributes:
-        run: name of the run in the legend; lines of one run have the same color.
+        run: name of the run in the legend; all lines of a run have the same color.
         x: (n,) float, increasing.
-        y: (n,) float, NaN where there is no value.
-        is_main: drawn thick, with a mark at every point if there are few; otherwise thin and pale.
+        y: (n,) float, NaN for missing values.
+        is_main: whether the line is thick, with markers if there are few points; otherwise thin and pale.
     """
 
     run: str
@@ -57,10 +57,10 @@ class Line:
 
 
 def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_name: str) -> Path:
-    """Plot the curves of several runs as a PNG, with one set of axes per quantity; an existing file is replaced.
+    """Plot the curves of several runs as a PNG, with one subplot per metric; an existing file is replaced.
 
     Raises:
-        ResourceError: it cannot be written.
+        ResourceError: the file cannot be written.
     """
     columns = 2 if len(panels) == 4 else min(len(panels), 3)
     lines = -(-len(panels) // columns)
@@ -97,12 +97,12 @@ def overlay_heatmap(
     Args:
         pixels: (h, w, c) uint8, shown in gray.
         heat: (h', w') float.
-        limits: values of the darkest and the brightest color.
+        limits: values that map to the darkest and brightest colors.
     """
     low, high = limits
     places = [np.arange(side) * cells // side for side, cells in zip(pixels.shape[:2], heat.shape, strict=True)]
     colors = colormaps["viridis"]((heat[np.ix_(*places)] - low) / max(high - low, 1e-12))[..., :3]
-    # Pale, without black: a dark image must not look like a dark heatmap.
+    # pale gray, so that a dark image does not look like low values
     gray = 0.35 + 0.65 * pixels.mean(axis=2, keepdims=True) / 255
     return np.asarray((255 * (0.35 * gray + 0.65 * colors)).round(), dtype=np.uint8)
 
@@ -111,13 +111,13 @@ def write_figure(path: Path, figure: Figure) -> Path:
     """Write a matplotlib figure as a PNG; identical figures produce identical files.
 
     Raises:
-        ResourceError: it cannot be written.
+        ResourceError: the file cannot be written.
     """
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # names of files and runs may have characters that the font lacks, which are drawn as boxes
+        # characters in file and run names that the font lacks are drawn as boxes
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        # by default, matplotlib writes its version here
+        # replaces matplotlib's version, so that files do not depend on it
         figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": PNG_MARK})
     commit_bytes(path, buffer.getvalue())
     return path
@@ -136,8 +136,8 @@ def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
 
 def _draw_risk_coverage(axes: Axes, risk: RiskCoverage) -> None:
     axes.plot(risk.coverage, risk.risk, linewidth=1.5, label=f"area {risk.aurc:.3f}")
-    axes.axhline(float(risk.risk[-1]), color="0.6", linestyle="--", linewidth=1, label="nothing left out")
-    axes.set(xlim=(0, 1), xlabel="coverage: share of images answered", ylabel="risk: share of these that are wrong")
+    axes.axhline(float(risk.risk[-1]), color="0.6", linestyle="--", linewidth=1, label="full coverage")
+    axes.set(xlim=(0, 1), xlabel="coverage (fraction of images predicted)", ylabel="risk (error rate of these)")
     axes.set_ylim(bottom=0)
-    axes.set_title("risk and coverage")
+    axes.set_title("risk-coverage curve")
     axes.legend(loc="upper left", fontsize="small")

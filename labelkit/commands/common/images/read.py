@@ -1,4 +1,4 @@
-"""Reading image files, and the images that a store was created from."""
+"""Read image files, and find the images from which a store was created."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ from labelkit.errors import DatasetError, LabelkitError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
-# Maximum number of items that threads work on at a time.
+# Maximum number of items submitted to the threads at a time.
 _TOGETHER = 512
 
 Item = TypeVar("Item")
@@ -35,7 +35,7 @@ def run_in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: s
 
 
 def open_single_image(path: Path) -> ImageDataset:
-    """Open an image file as a dataset that consists of this one image, without a label.
+    """Open an image file as a dataset of one unlabeled image.
 
     Raises:
         DatasetError: the file does not exist or is not an image.
@@ -51,17 +51,15 @@ def open_single_image(path: Path) -> ImageDataset:
 
 
 def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
-    """Open the dataset that the images of a store come from, so that images can be looked up by name.
-
-    By default, this is the dataset recorded when the store was made.
+    """Open the dataset from which a store was created, by default at the location recorded for the store.
 
     Raises:
-        DatasetError: the images are no longer there, or their location is unknown.
+        DatasetError: the location of the images is unknown, or they are no longer there.
     """
     place = find_image_location(store.content_digest) if dataset is None else (dataset, data_root)
     if place is None:
         remedy = "Pass --dataset (and --data-root), or set LABELKIT_CACHE to its value in the `labelkit embed` run."
-        raise DatasetError(str(store.path), "the location of its images is not known on this machine", remedy)
+        raise DatasetError(str(store.path), "the location of its images on this machine is unknown", remedy)
     try:
         return load_dataset(place[0], data_root=place[1])
     except LabelkitError as error:
@@ -71,7 +69,7 @@ def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Pat
 
 
 def find_image_folder(store: EmbeddingStore) -> Path | None:
-    """Return the folder that the sample ids of a store are relative to; ``None`` if it is unknown or gone."""
+    """Return the folder to which the sample ids of a store are relative; ``None`` if unknown or missing."""
     place = find_image_location(store.content_digest)
     if place is None or place[0] in DATASETS:
         return None
@@ -80,21 +78,21 @@ def find_image_folder(store: EmbeddingStore) -> Path | None:
         return path
     try:
         return load_dataset(place[0], data_root=place[1]).root
-    except LabelkitError:  # a list of images that moved
+    except LabelkitError:  # the CSV or its images were moved
         return None
 
 
 def read_embedded_image(
     images: ImageDataset, row: int | None, sha256: NDArray[np.uint8], channels: Literal[1, 3], least_side: int
 ) -> NDArray[np.uint8] | str:
-    """Read an image that a store was created from; if it is missing, changed or unreadable, return the reason instead.
+    """Read an image of a store; if it is missing, changed or unreadable, return the reason instead.
 
     Args:
-        images: the images.
-        row: row of the image; ``None``: it is not among them.
+        images: the dataset.
+        row: row of the image in the dataset; ``None`` if it is not in the dataset.
         sha256: (32,) uint8 digest of the file when it was embedded.
         channels: 1 or 3.
-        least_side: side length in pixels to which the decoder may shrink the image.
+        least_side: minimum side length in pixels to which the decoder may downscale the image.
     """
     if row is None:
         return "not in the dataset"
@@ -116,6 +114,6 @@ def read_image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | Non
 
 
 def make_pixel_reader(images: ImageDataset) -> Callable[[str], NDArray[np.uint8] | None]:
-    """Return a function from a sample id to pixels (h, w, c) uint8, or to ``None`` if the image cannot be read."""
+    """Return a function that maps a sample id to pixels (h, w, c) uint8, or to ``None`` if it cannot be read."""
     position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
     return lambda name: read_image_pixels(images, position[name]) if name in position else None

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.commands.common.images.contact_sheet import (
-    Picture,
+    SheetCell,
     load_caption_font,
     shorten_middle,
     write_contact_sheet,
@@ -33,7 +33,7 @@ def dark_columns(path: Path) -> np.ndarray:
 @pytest.mark.parametrize("caption", CAPTIONS.values(), ids=CAPTIONS.keys())
 def test_captions_of_neighbors_stand_at_least_twice_the_gap_apart(tmp_path: Path, caption: str) -> None:
     white = np.full((4, 4, 3), 255, dtype=np.uint8)
-    write_contact_sheet(tmp_path / "s.png", [[Picture(white, (caption, caption), "none")] * 3])
+    write_contact_sheet(tmp_path / "s.png", [[SheetCell(white, (caption, caption), "none")] * 3])
 
     written = dark_columns(tmp_path / "s.png")
 
