@@ -177,7 +177,7 @@ def detect(
     masks: bool,
     num_workers: int,
 ) -> list[dict[str, Any]]:
-    """Detect objects in images; return the detections in the format of `labelkit.data.object_images.compute_coco_scores`.
+    """Detect objects in images; return them in the format of `labelkit.data.object_images.compute_coco_scores`.
 
     Image i is row ``rows[i]``; with ``masks``, detections include run-length encoded masks.
     """
