@@ -162,7 +162,7 @@ CASES = {
         nothing,
         "train mixmatch --dataset {photos} --out {out}",
         3,
-        ("every image is labeled, so mixmatch has no unlabeled", "--num-labels N", "labelkit train supervised"),
+        ("all images are labeled, so mixmatch has no unlabeled", "--num-labels N", "labelkit train supervised"),
     ),
     "path column missing": Case(
         csv("picture,label", "ant/00.png,ant"), CSV, 3, ("line 1", "no path column", "The first line")

@@ -198,12 +198,12 @@ def test_a_place_in_pixels_of_an_image_file_is_its_patch(
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--query-rows", 1, "--patch", "4,0"), 2, "patch 4,0 is outside the 4 x 4 patches of ant/01.png"),
-        (("--query-rows", 1, "--pixel", "8,1"), 2, "x 8, y 1 is outside"),
-        (("--query-rows", "1,2", "--patch", "0,0"), 2, "a single image"),
+        (("--query-rows", 1, "--patch", "4,0"), 2, "patch 4,0 is outside the 4 x 4 patch grid of ant/01.png"),
+        (("--query-rows", 1, "--pixel", "8,1"), 2, "pixel 8,1 is outside"),
+        (("--query-rows", "1,2", "--patch", "0,0"), 2, "a single query"),
         (("--query-rows", 48, "--patch", "0,0"), 2, "has no row 48"),
         (("--query-rows", 1, "--patch", "0"), 2, "two numbers"),
-        (("--query-rows", 1, "--patch", "0,0", "--search", "hnsw"), 2, "exactly"),
+        (("--query-rows", 1, "--patch", "0,0", "--search", "hnsw"), 2, "patch search is always exact"),
         (("--query-rows", 1, "--own-image"), 2, "requires --patch"),
         (("--query-rows", 1, "--patch", "0,0", "--path-pattern", "ant/01.png"), 2, "own-image"),
     ],
@@ -230,4 +230,4 @@ def test_a_picture_of_patches_tells_the_nearest_of_each_image(dense: Path, tmp_p
     with Image.open(out) as picture:
         assert picture.size[1] > picture.size[0] / 2
     answer = labelkit("show", "patches", "--index", dense, "--rows", 3, "--patch", "2,4", "--out", out, "--overwrite")
-    assert (answer.code, "outside the 4 x 4 patches" in answer.err) == (2, True)
+    assert (answer.code, "outside the 4 x 4 patch grid" in answer.err) == (2, True)

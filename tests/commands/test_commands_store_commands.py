@@ -215,7 +215,7 @@ def test_status_of_a_damaged_store_names_the_fault(labelkit: Labelkit, golden: P
     flip_bit(golden, "labels")
     answer = labelkit("status", "--index", golden)
     assert answer.code == 3
-    assert "cannot be used" in answer.out
+    assert "unusable" in answer.out
     assert f"{golden}: content digest differs" in answer.err
     assert "content digest differs" not in answer.out
     shown = labelkit("status", "--index", golden, "--json")

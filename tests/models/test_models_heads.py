@@ -185,7 +185,7 @@ def test_statistics_of_two_halves_are_those_of_the_whole(monkeypatch: pytest.Mon
     monkeypatch.setattr(batch_norm.dist, "get_world_size", lambda: 2)
     # one process that holds everything, and another that holds nothing
     monkeypatch.setattr(batch_norm.dist, "all_reduce", lambda value: value)
-    monkeypatch.setattr(batch_norm, "_total", lambda value: value)
+    monkeypatch.setattr(batch_norm, "_sum_over_processes", lambda value: value)
     output = layer(images)
     assert torch.allclose(output, plain(images), atol=1e-5)
     (output * weights).sum().backward()
@@ -196,7 +196,7 @@ def test_statistics_of_two_halves_are_those_of_the_whole(monkeypatch: pytest.Mon
 def test_sums_over_processes_have_gradients_from_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_norm.dist, "all_reduce", lambda value: value.mul_(2))  # an equal process beside this one
     values = torch.tensor([1.0, 3.0], requires_grad=True)
-    total = batch_norm._total(values)
+    total = batch_norm._sum_over_processes(values)
     (total * torch.tensor([1.0, 5.0])).sum().backward()
     assert total.tolist() == [2.0, 6.0]
     assert values.tolist() == [1.0, 3.0]

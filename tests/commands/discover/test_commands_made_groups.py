@@ -78,7 +78,7 @@ def test_numbers_that_cannot_be_are_refused(families: EmbeddingStore, options: d
 
 
 def test_a_number_is_given_or_searched() -> None:
-    with pytest.raises(ValidationError, match="remove --num-classes"):
+    with pytest.raises(ValidationError, match="or --num-classes"):
         DiscoverCategoriesConfig(index=Path("x.h5"), num_classes=3, max_classes=5)
 
 

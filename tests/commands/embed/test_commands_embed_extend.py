@@ -174,7 +174,7 @@ def test_a_lost_shard_is_linked_again_by_the_command_that_its_error_names(
 ) -> None:
     out = embed(tmp_path / "new.h5", more, extend=old.path).path
     next(Path(f"{out}.shards").glob("00001-*")).unlink()
-    with pytest.raises(Damaged, match=r"00001-.*the shard does not exist \(rows 16-31 are in it\)") as caught:
+    with pytest.raises(Damaged, match=r"00001-.*the shard does not exist \(it contains rows 16-31\)") as caught:
         open_store(out)
     assert f"`labelkit embed ... --extend STORE --out {out} --shards 1 --overwrite`" in caught.value.remedy
     assert embed(out, more, extend=old.path, shards=1, overwrite=True).content_digest == new.content_digest

@@ -70,8 +70,8 @@ def test_a_limit_that_is_no_number_is_refused(grouped: Path, labelkit: Callable[
     [
         (("--fail-under", "all_accuracy=75"), "Did you mean `all_accuracy=0.75`?"),
         (("--fail-under", "recall.1=1.5"), "Did you mean `recall.1=0.015`?"),
-        (("--fail-under", "nmi=-0.1"), "nmi is between 0 and 1"),
-        (("--fail-under", "ari=-2"), "ari is between -1 and 1"),
+        (("--fail-under", "nmi=-0.1"), "nmi must be between 0 and 1"),
+        (("--fail-under", "ari=-2"), "ari must be between -1 and 1"),
         (("--fail-over", "after.ece=5"), "Did you mean `after.ece=0.05`?"),
     ],
 )

@@ -161,7 +161,7 @@ def test_only_the_run_of_numbered_columns_is_the_embedding(
     order = np.argsort(embedding)
     assert open_store(tmp_path / "s.h5").embeddings.tolist() == rows[:, order].tolist()
     assert answer.json["left_out"] == left_out
-    assert f"x.csv: left out: {', '.join(left_out)}" in answer.err
+    assert f"x.csv: ignoring {', '.join(left_out)}" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_columns_of_names_that_are_not_used_are_listed(labelkit: Any, tmp_path: 
     (tmp_path / "n.csv").write_text("path,species\na.png,bee\nb.png,ant\n")
     words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "n.csv", "--out", tmp_path / "s.h5", "--overwrite")
 
-    assert "n.csv: left out: species; to read one as labels, pass --labels-key" in labelkit("import", *words).err
-    assert "left out" not in labelkit("import", *words, "--labels-key", "species").err
+    assert "n.csv: ignoring species; to read one as labels, pass --labels-key" in labelkit("import", *words).err
+    assert "ignoring" not in labelkit("import", *words, "--labels-key", "species").err
     assert open_store(tmp_path / "s.h5").class_names == ("ant", "bee")
 
 

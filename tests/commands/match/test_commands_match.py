@@ -139,7 +139,7 @@ def test_training_on_matches_of_another_set_is_refused(own: Path, photos: Path, 
     small = ("--num-clusters", "4", "--epochs", "4", "--out", tmp_path / "run")
     answer = labelkit(*run, *small, "--matches", own / "images-matches.h5")
     assert answer.code == 3
-    assert "no pair of training images (0 of its 5 images" in answer.err
+    assert "no pairs of training images (0 of its 5 images" in answer.err
 
 
 def test_training_shows_partners(own: Path, labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

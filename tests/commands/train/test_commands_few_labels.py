@@ -54,7 +54,7 @@ def test_what_cannot_be_grown_from_is_said_at_once(
         ("mixmatch", ["--labeled-batch-size", "20"], "must be half of batch_size"),
         ("lmcs", ["--labeled-batch-size", "20"], "must be half of batch_size"),
         ("snowball", ["--dropout", "0.5"], "wrn10_1 has no dropout"),
-        ("mixmatch", ["--lr-schedule", "ramps"], "lr_schedule ramps requires supervised"),
+        ("mixmatch", ["--lr-schedule", "ramps"], "lr_schedule ramps is only for supervised"),
         ("freematch", ["--ema-ramp", "linear"], "No such option"),  # one decay from start to end
     ],
 )

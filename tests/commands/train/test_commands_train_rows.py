@@ -184,8 +184,8 @@ def test_changes_of_rows_are_refused_where_views_stand_for_them(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--backbone", "resnet18"), "--backbone has no effect with --index"),
-        (("--augmentation", "digits"), "--augmentation has no effect with --index"),
+        (("--backbone", "resnet18"), "--backbone applies only to training on images"),
+        (("--augmentation", "digits"), "--augmentation applies only to training on images"),
         (("--dataset", "digits"), "cannot be combined"),
         (("--head-layers", 1, "--head-width", 8), "has no hidden layer"),
     ],

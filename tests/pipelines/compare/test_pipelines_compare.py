@@ -144,7 +144,7 @@ def test_images_without_a_label_cannot_judge(labelkit: Callable[..., Any], photo
     answer = labelkit("compare", "--methods", "gcd", "--dataset", table)
 
     assert answer.code == 3
-    assert "no label" in answer.err
+    assert "are unlabeled" in answer.err
 
 
 def test_a_process_tells_what_it_took_and_how_it_ended(tmp_path: Path) -> None:

@@ -395,7 +395,7 @@ def test_a_table_that_is_not_read_is_kept_if_somebody_changed_it(
 
     (kept,) = odd.parent.glob("*-edited-*")
     assert kept.read_bytes() == edited
-    assert f"is kept as {kept}" in " ".join(capsys.readouterr().err.split())
+    assert f"has been renamed to {kept}" in " ".join(capsys.readouterr().err.split())
     assert len(table(odd.parent)) == 33
 
 
@@ -1500,7 +1500,7 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
         undo(second)
         act(rows=(8,), name="blue")
         add_photos(photos, range(30, 32), seed=2)
-        with pytest.raises(ValueError, match="photos were added"):
+        with pytest.raises(ValueError, match="photos have been added"):
             ask()
         shown.append(labels_in(folder / "given.csv"))
         act(rows=(11,), name="blue")
