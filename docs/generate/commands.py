@@ -15,10 +15,10 @@ from labelkit.options.base import (
     allows_none,
     bounds,
     choices,
+    command_line_name,
     field_extra,
     format_value,
     metavar,
-    shell_name,
 )
 from typer.main import get_command
 
@@ -154,7 +154,7 @@ def _row(parameter: Any, config: type[StageConfig] | None) -> list[str]:
     names = ", ".join(code(name) for name in (*parameter.opts, *parameter.secondary_opts))
     field = config.model_fields.get(parameter.name) if config else None
     if field is not None and field_extra(field, "positional"):
-        names = code(shell_name(parameter.name, field))
+        names = code(command_line_name(parameter.name, field))
     if field is None:
         words = re.sub(r"\\\[", "[", parameter.help or "")
         return [names, code(parameter.metavar or ""), "", text(words)]

@@ -176,8 +176,8 @@ def _check_projection(keys: Tensor, w_k: Tensor | None, *, square: bool) -> None
         raise ValueError(f"w_k must have {width} rows{' and columns' if square else ''}, got {tuple(w_k.shape)}")
 
 
-def keypoint_masks(keypoints: Tensor, present: Tensor, size: tuple[int, int]) -> Tensor:
-    r"""Render masks with a Gaussian of height 1 at each keypoint.
+def keypoint_heatmaps(keypoints: Tensor, present: Tensor, size: tuple[int, int]) -> Tensor:
+    r"""Render heatmaps with a Gaussian of peak value 1 at each keypoint.
 
     .. math:: \Gamma(u, v) = \min\left(1, \sum_i \exp\left(-\frac{(u - u_i)^2 + (v - v_i)^2}{2}\right)\right)
 

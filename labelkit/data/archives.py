@@ -95,7 +95,7 @@ class TarSource:
         """Read the image at ``index``, or raise `BadImageError` (too large) or `DatasetError` (cannot be fetched)."""
         archive, begin, size = self.places[index].tolist()
         if size > MAX_FILE_BYTES:
-            raise BadImageError(f"the file of {size:,} bytes exceeds the limit of {MAX_FILE_BYTES:,}")
+            raise BadImageError(f"the file size ({size:,} bytes) exceeds the limit of {MAX_FILE_BYTES:,} bytes")
         return EncodedImage(self.paths[archive].read(begin, begin + size) if size else b"")
 
 

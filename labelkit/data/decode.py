@@ -95,7 +95,7 @@ def read_image_file(path: Path) -> bytes:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE_BYTES:
-                raise BadImageError(f"the file of {size:,} bytes exceeds the limit of {MAX_FILE_BYTES:,}")
+                raise BadImageError(f"the file size ({size:,} bytes) exceeds the limit of {MAX_FILE_BYTES:,} bytes")
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise BadImageError("the file no longer exists") from error

@@ -227,8 +227,8 @@ def flag(name: str) -> str:
     return "--" + name.rstrip("_").replace("_", "-")
 
 
-def shell_name(name: str, field: FieldInfo) -> str:
-    """Return a field's name in the shell: its option, or its name in capitals, such as ``PHOTOS``, if positional."""
+def command_line_name(name: str, field: FieldInfo) -> str:
+    """Return a field's name on the command line: its option, or if positional its name in capitals (``PHOTOS``)."""
     return name.upper() if field_extra(field, "positional") else flag(name)
 
 

@@ -21,13 +21,13 @@ from labelkit.options.base import (
     choices,
     closest_name,
     combine_errors,
+    command_line_name,
     equals_constant,
     flag,
     format_value,
     is_allowed_in_presets,
     no_effect_reason,
     retired_options,
-    shell_name,
     validation_message,
 )
 from labelkit.progress import current_progress
@@ -122,7 +122,7 @@ def resolve(
         merged_origins |= {key: places[key] for key in known}
     for name, field in config_class.model_fields.items():
         if field.is_required() and name not in values:
-            shown = shell_name(name, field)
+            shown = command_line_name(name, field)
             faults.append(ConfigError(shown, "is missing", f"Pass a value for {shown}."))
     if faults:
         raise combine_errors(faults)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.attention import keypoint_masks
+from labelkit.algorithms.attention import keypoint_heatmaps
 from labelkit.algorithms.homographies import (
     compute_view_homographies,
     crop_homographies,
@@ -83,7 +83,7 @@ def test_cells_that_a_center_crop_or_a_rotation_leaves(homographies: np.ndarray,
 
 def test_keypoint_masks_of_the_worked_examples() -> None:
     present = torch.ones(1, 3, dtype=torch.bool)
-    center = keypoint_masks(points((0, 0)), present[:, :1], (3, 3))[0]
+    center = keypoint_heatmaps(points((0, 0)), present[:, :1], (3, 3))[0]
     side, corner = math.exp(-0.5), math.exp(-1)
     expected = torch.tensor([[corner, side, corner], [side, 1, side], [corner, side, corner]], dtype=torch.float64)
     torch.testing.assert_close(center, expected)
@@ -93,12 +93,12 @@ def test_keypoint_masks_of_the_worked_examples() -> None:
         [[1.828271, 2.031283, 1.041184], [1.467901, 1.919713, 1.116108], [0.621457, 0.991369, 0.645793]],
         dtype=torch.float64,
     )
-    torch.testing.assert_close(keypoint_masks(spots, present, (3, 3))[0], summed.clamp(max=1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(keypoint_heatmaps(spots, present, (3, 3))[0], summed.clamp(max=1), atol=1e-6, rtol=0)
 
 
 def test_a_keypoint_lies_where_the_formula_says() -> None:
     # (-0.5, 0.25) at 7 x 7 is column 1.25, row 3.875
-    mask = keypoint_masks(points((-0.5, 0.25)), torch.ones(1, 1, dtype=torch.bool), (7, 7))[0]
+    mask = keypoint_heatmaps(points((-0.5, 0.25)), torch.ones(1, 1, dtype=torch.bool), (7, 7))[0]
     assert float(mask[4, 1]) == pytest.approx(math.exp(-(0.25**2 + 0.125**2) / 2))
 
 

@@ -14,7 +14,7 @@ from labelkit.data.registry import DATASETS
 from labelkit.methods.registry import METHODS
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.vit import SMALL_VITS
-from labelkit.options.base import shell_name
+from labelkit.options.base import command_line_name
 from labelkit.options.presets import available_presets
 from labelkit.store import schema
 from mkdocs.exceptions import PluginError
@@ -56,7 +56,7 @@ def test_the_page_of_a_command_has_every_field_of_its_config(pages: dict[str, st
     for config in CONFIG_CLASSES:
         page = page_of(config.command, pages)
         for name, field in config.model_fields.items():
-            assert f"`{shell_name(name, field)}`" in page, config.command
+            assert f"`{command_line_name(name, field)}`" in page, config.command
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labelkit.errors import CheckpointError, ConfigError, Damaged, NotAStore, StoreError, VersionError, output_exists
 from labelkit.files import decode_table, missing_store_remedy, open_regular
-from labelkit.options.base import StageConfig, field_extra, shell_name
+from labelkit.options.base import StageConfig, command_line_name, field_extra
 from labelkit.options.data import DataConfig
 from labelkit.store.schema import SIGNATURE
 
@@ -79,7 +79,7 @@ def check_outputs(config: StageConfig) -> None:
     for name, field in type(config).model_fields.items():
         value, makes = getattr(config, name), field_extra(field, "makes")
         if makes not in (None, "folder") and value is not None:
-            check_output(config, value, str(makes), shell_name(name, field))
+            check_output(config, value, str(makes), command_line_name(name, field))
 
 
 def check_output(config: StageConfig, path: Path, makes: str, option: str = "--out", *others: str) -> None:
@@ -99,7 +99,7 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
     if path.is_dir():
         raise ConfigError(option, f"{path} is a folder", "Pass a file name.")
     if not is_hdf5 and path.suffix == ".h5":
-        raise ConfigError(option, f"{path} has the extension .h5 of a store", "Choose another extension.")
+        raise ConfigError(option, f"{path} ends in .h5, which is reserved for stores", "Choose another extension.")
     place = path.resolve()
     if makes != "store" and not place.parent.is_dir():
         raise ConfigError(option, f"the folder of {path} does not exist", "Create the folder first.")
@@ -181,4 +181,4 @@ def _list_named_paths(config: StageConfig, *, outputs: bool) -> Iterator[tuple[s
             value = getattr(config, name)
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, Path) or (isinstance(item, str) and os.sep in item and "\n" not in item):
-                    yield shell_name(name, field), Path(item)
+                    yield command_line_name(name, field), Path(item)

@@ -329,15 +329,15 @@ def _warn_of_limitations(
     num_labels = answers.calibration.evidence.num_labels
     if not num_labels:
         progress.warning(
-            "no class has two labels, so confidence cannot be calibrated and every image is unsure. Label a second "
-            "image of some classes"
+            "no class has two labels, so confidence cannot be calibrated and every prediction is unsure. Label a "
+            "second image of some classes"
         )
     elif num_labels < _FEW_LABELS:
         progress.warning(f"confidences are imprecise: only {num_labels} labels were available for calibration")
     if num_labels and (decisions == UNSURE).all():
         progress.warning(
-            f"every image is unsure (the highest confidence is {confidence.max():.2f}). Label more images, or lower "
-            "--min-confidence"
+            f"every prediction is unsure (the highest confidence is {confidence.max():.2f}). Label more images, or "
+            "lower --min-confidence"
         )
 
 

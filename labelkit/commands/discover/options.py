@@ -67,7 +67,7 @@ class DiscoverCategoriesConfig(
         for name in ("min_classes", "max_classes"):
             if self.num_classes is not None and getattr(self, name) is not None:
                 raise ValueError(
-                    f"--{name.replace('_', '-')} applies only to an estimated number: remove it, or --num-classes"
+                    f"--{name.replace('_', '-')} applies only if the number is estimated: remove it or --num-classes"
                 )
         return self
 

@@ -67,9 +67,9 @@ class EvaluateClusteringConfig(
     )
     mapping_from: str | None = Field(
         None,
-        description="Split, or all, on which clusters are matched to classes. Other splits are then scored with this "
-        "matching (train is stricter than matching each split separately). --rows also applies. Default: the scored "
-        "images.",
+        description="Split (or all) on which clusters are matched to classes; other splits are scored with this "
+        "matching. Matching on train is stricter than matching each split separately. --rows also limits the images used "
+        "for matching. Default: the scored images.",
     )
 
 

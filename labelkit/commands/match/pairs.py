@@ -162,7 +162,7 @@ class KeypointImages:
         """Return the name of an image."""
         return self._dataset.sample_ids[self._rows[place]]
 
-    def pixels(self, place: int) -> NDArray[np.uint8]:
+    def read_pixels(self, place: int) -> NDArray[np.uint8]:
         """Read an image as (h, w, c) uint8.
 
         Raises:
@@ -192,7 +192,7 @@ class KeypointImages:
                 height, width = file["size"].tolist()
                 kept = Keypoints(file["points"], file["descriptors"], (height, width))
         except (OSError, ValueError, zipfile.BadZipFile):  # missing or damaged, so it is rewritten
-            found = find_keypoints(self.pixels(place))
+            found = find_keypoints(self.read_pixels(place))
             path.parent.mkdir(parents=True, exist_ok=True)
             arrays = {"points": found.points, "descriptors": found.descriptors, "size": np.array(found.size)}
             commit_file(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
@@ -271,7 +271,7 @@ def write_match_sheet(path: Path, matches: Matches, images: KeypointImages) -> N
         top = _GAP + i * (_SIDE + _TEXT + _GAP)
         corners = [(_GAP, top), (2 * _GAP + _SIDE, top)]
         for corner, place in zip(corners, matches.pairs[number].tolist(), strict=True):
-            pixels = images.pixels(place)
+            pixels = images.read_pixels(place)
             picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
             sheet.paste(picture.resize((_SIDE, _SIDE)), corner)
         points = matches.keypoints[number, : matches.keypoint_counts[number]]

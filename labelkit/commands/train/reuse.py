@@ -106,7 +106,7 @@ class FrozenFeatureCache:
         return CachedViewBank(self.bank, self.plan.rows, kept.open_all(), self.kinds, self.followers)
 
     def build_timing_bank(self) -> CachedViewBank:
-        """Return a bank that uses the frozen features of a few images for all, to time steps without writing anything.
+        """Return a bank that reuses the frozen features of a few images for all images, to time steps without a cache.
 
         For methods that cluster, copies with permuted values yield about twice as many distinct images as clusters.
         """

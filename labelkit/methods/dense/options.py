@@ -65,7 +65,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
     lr_warmup_steps: int = _OPTIMIZATION(0, "Number of linear warm-up steps.", ge=0)
     weight_decay: float = _OPTIMIZATION(
         0.024,
-        "Initial weight decay; not applied to biases, other one-dimensional parameters and filter prototypes.",
+        "Initial weight decay; not applied to biases, other one-dimensional parameters or filter prototypes.",
         ge=0,
     )
     weight_decay_final: float = _OPTIMIZATION(0.24, "Final weight decay of the cosine schedule.", ge=0)

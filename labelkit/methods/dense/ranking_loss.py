@@ -140,7 +140,7 @@ def split_blocks(n: int) -> Blocks:
 
 
 def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
-    """Merge items and thresholds into one sorted order, from which sums of several payloads can be computed.
+    """Sort items and thresholds together, in an order that serves to compute cumulative sums of several payloads.
 
     See :meth:`MergedOrder.sums`.
 

@@ -429,8 +429,8 @@ class SnowballConfig(
     )
     found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",
-        "Labels that discovered images get. assigned: those from the discovery; true: their hidden labels, to measure "
-        "the cost of wrong labels (dissertation, Table 2.9), for datasets with labels.",
+        "Labels to give the discovered images. assigned: the labels found by discovery; true: their hidden labels "
+        "(labeled datasets only), to measure the cost of wrong labels (Table 2.9 of the dissertation).",
         before="assigned",
     )
 

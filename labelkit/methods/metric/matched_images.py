@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.attention import keypoint_masks
+from labelkit.algorithms.attention import keypoint_heatmaps
 from labelkit.algorithms.homographies import as_3x3, compute_view_homographies, move_points
 from labelkit.algorithms.precision import without_autocast
 from labelkit.data.batch import Batch, DataInfo
@@ -147,7 +147,7 @@ class PairGeometry:
         masks = []
         for side, matrices in enumerate((first, second)):
             points, inside = move_points(keypoints[links, :, side], torch.linalg.inv_ex(matrices).inverse)
-            mask = keypoint_masks(points, inside & present[links], size)
+            mask = keypoint_heatmaps(points, inside & present[links], size)
             masks.append(torch.where(is_linked, mask, 1.0))
         return homographies, (masks[0], masks[1])
 

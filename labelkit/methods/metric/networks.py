@@ -217,7 +217,7 @@ class MetricNetwork(BackboneNetwork):
         return self.forward(images).embeddings
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Return the last maps (b, rows, cols, f) before pooling, after assembly and attention."""
+        """Return the final feature maps (b, rows, cols, f) before pooling: the output of assembly and attention."""
         side = self.backbone.info.image_size
         if self.assembly is not None and tuple(images.shape[-2:]) != (side, side):
             problem = f"differ from the assembly's {side} x {side} pixels"

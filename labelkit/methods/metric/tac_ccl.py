@@ -102,7 +102,7 @@ class TransformedAttentionLoss(nn.Module):
     Source:
         TAC-CCL, Eqs. 4.1 and 4.2; the mean over V is ours.
         The paper does not specify what happens to locations outside the second view; here
-        they are ignored. For maps multiplied by ``keypoint_masks``, this is Eq. 4.6, which as printed
+        they are ignored. For maps multiplied by ``keypoint_heatmaps``, this is Eq. 4.6, which as printed
         compares the same locations of two different images; pass identity matrices for that.
     """
 

@@ -282,7 +282,7 @@ def _convnet13(width: int, weight_norm: bool = False) -> ConvNet:
     def build(size: int, channels: int) -> PooledNetwork:
         if size < _MIN_SIDE:
             remedy = f"Use at least {_MIN_SIDE} pixels."
-            raise ConfigError("image_size", f"{size} pixels are too few for a ConvNet-13", remedy)
+            raise ConfigError("image_size", f"{size} pixels is too small for a ConvNet-13", remedy)
         return convnet13(width, weight_norm=weight_norm, in_channels=channels)
 
     return ConvNet(build)

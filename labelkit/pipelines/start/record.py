@@ -119,7 +119,7 @@ def given_labels(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, st
 
 
 def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
-    """Remove labels confirmed by the user, given by path, from ``check.csv`` and from the reported values."""
+    """Remove labels that the user has confirmed (keyed by path) from ``check.csv`` and from the reported values."""
     kept = [one for one in values["doubtful"] if confirmed.get(one["path"]) != one["label"]]
     if len(kept) < len(values["doubtful"]):
         lines = ([f"{one[name]:.4f}" if name == "doubt" else one[name] for name in COLUMNS] for one in kept)

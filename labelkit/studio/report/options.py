@@ -22,7 +22,7 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
 
     result: str | None = _STORE(
         None,
-        "Result whose groups to show. Default: a result with class names, preferably with confidences, otherwise "
+        "Result with the groups to show. Default: a result with class names, preferably with confidences; otherwise, "
         "clusters.",
         pattern=RESULT_NAME,
     )

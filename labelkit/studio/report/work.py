@@ -56,7 +56,7 @@ def build_labeling_data(
 
 
 def find_likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: int) -> NDArray[np.int16]:
-    """Return the likely groups of each image, (m, c) int16, -1 = none: its own group, then those with nearest means.
+    """Return each image's likely groups, (m, c) int16, padded with -1: its own, then those with the nearest means.
 
     Args:
         features: (m, d) features of the images.

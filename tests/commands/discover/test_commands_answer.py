@@ -411,7 +411,7 @@ def test_everything_unsure_is_said_with_the_largest_confidence(labelkit: Any, bu
     done = labelkit("discover", "answer", "--index", store.path, "--min-confidence", "1", "--json")
     assert done.code == 0
     assert done.json["counts"] == {"known": 0, "new": 0, "unsure": 102}
-    assert "every image is unsure (the highest confidence is 0." in done.err
+    assert "every prediction is unsure (the highest confidence is 0." in done.err
     scored = labelkit("evaluate", "answer", "--index", store.path, "--json")
     assert (scored.code, scored.json["answered"], scored.json["accuracy_answered"]) == (0, 0, None)
 

@@ -386,7 +386,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
         ("snowball", ["--labels", "few.csv", "--num-labels", "6"], "--labels FILE or --num-labels N, not both"),
         ("snowball", ["--count", "-3"], "count must be >= 0"),
         ("snowball", ["--count", "twice"], "count"),
-        ("snowball", ["--csv", "x.h5"], "has the extension .h5 of a store"),
+        ("snowball", ["--csv", "x.h5"], "ends in .h5, which is reserved for stores"),
         ("snowball", ["--csv", "nowhere/x.csv"], "does not exist"),
         ("lmcs", ["--rounds", "0"], "should be greater than or equal to 1"),
     ],

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.attention import keypoint_masks
+from labelkit.algorithms.attention import keypoint_heatmaps
 from labelkit.algorithms.homographies import (
     crop_homographies,
     move_points,
@@ -88,8 +88,8 @@ def test_masked_maps_of_matched_images() -> None:
     present = torch.ones(1, 3, dtype=torch.bool)
     spots = torch.tensor([[[-2 / 3, -2 / 3], [0, -2 / 3], [0.1, 0.2]]], dtype=torch.float64)
     turned, _ = move_points(spots, QUARTER)
-    first = NINE * keypoint_masks(spots, present, (3, 3))
-    second = torch.rot90(NINE, 1, (1, 2)) * keypoint_masks(turned, present, (3, 3))
+    first = NINE * keypoint_heatmaps(spots, present, (3, 3))
+    second = torch.rot90(NINE, 1, (1, 2)) * keypoint_heatmaps(turned, present, (3, 3))
 
     assert total(first, second, QUARTER) == pytest.approx(0, abs=1e-12)
     assert total(first, second, SAME) == pytest.approx(0.644501, abs=1e-6)
