@@ -68,8 +68,8 @@ class EvaluateClusteringConfig(
     mapping_from: str | None = Field(
         None,
         description="Split (or all) on which clusters are matched to classes; other splits are scored with this "
-        "matching. Matching on train is stricter than matching each split separately. --rows also limits the images used "
-        "for matching. Default: the scored images.",
+        "matching. Matching on train is stricter than matching each split separately. --rows also limits the images "
+        "used for matching. Default: the scored images.",
     )
 
 
