@@ -31,7 +31,13 @@ them hidden, it is low), and the factor .6 is the share of its rows that a new g
 label, in all other groups, accounts for what few labels cannot show.
 
 There are other classes if the largest lead of a G_k over G_0 is more than .4 standard errors. Then the k with the
-largest G_k is chosen. The lead also determines the weight of groups relative to labeled classes in predictions: about
+largest G_k is chosen. If more than half of the labels are alone in their class, too few can be hidden for this. Then
+there are other classes, and k is the estimate for labels drawn at random by A. Chao, "Nonparametric Estimation of the
+Number of Classes in a Population": with :math:`f_1` classes of one label and :math:`f_2` of two,
+
+.. math:: k = f_1 (f_1 - 1) / (2 (f_2 + 1))
+
+The lead also determines the weight of groups relative to labeled classes in predictions: about
 half without a lead, one if it is four standard errors.
 
 Labels that were chosen, not drawn (hard images, say), are missed more often than other rows, and images around them are
@@ -72,6 +78,8 @@ _MAX_MISSED: Final = 0.6
 _MAX_NEW: Final = 0.9
 #: Standard error of the share of rows without a class that more labels do not reduce.
 _UNEVEN: Final = 0.2
+#: Share of labels that are alone in their class above which few classes have labels.
+_MOSTLY_ALONE: Final = 0.5
 #: Smallest difference between hidden labels and those of other classes, below which nothing can be told.
 _MIN_DISTANCE: Final = 0.05
 
@@ -86,11 +94,13 @@ class NewShare:
         share: the estimate; below 0 or above 1 by chance.
         error: its standard error, > 0.
         alone: share of the labels that are alone in their class, in [0, 1].
+        unseen: number of classes without labels if labels were drawn at random (Chao's estimate), >= 0.
     """
 
     share: float
     error: float
     alone: float = 0.0
+    unseen: int = 0
 
     @property
     def best(self) -> float:
@@ -127,6 +137,8 @@ class UnlabeledGroupEstimate:
         """
         if len(self.numbers) == 1:
             return 0
+        if self.near.alone > _MOSTLY_ALONE:
+            return max((number for number in self.numbers[1:] if number <= self.near.unseen), default=self.numbers[1])
         return self.numbers[1 + int(np.argmax(self.expected[1:]))] if some or self.lead > _NEEDED else 0
 
     @property
@@ -144,7 +156,7 @@ class UnlabeledGroupEstimate:
     @property
     def group_weight(self) -> float:
         """Weight of groups without labels relative to labeled classes in predictions, in [.52, 1]."""
-        return float(np.interp(self.lead, _LEADS, (_MIN_WEIGHT, 1.0)))
+        return 1.0 if self.near.alone > _MOSTLY_ALONE else float(np.interp(self.lead, _LEADS, (_MIN_WEIGHT, 1.0)))
 
     def plausible_range(self, number: int) -> tuple[int, int]:
         """Return the range of numbers whose expected accuracy is at most two standard errors below ``number``'s."""
@@ -243,7 +255,9 @@ def estimate_new_share(features: NDArray[np.float32], labels: Ints, *, generator
     position, of_new = (nearer[:, seen] / times[seen]).mean(axis=1)
     scale = max(0.5 - of_new, _MIN_DISTANCE)
     error = np.hypot(1 / np.sqrt(12 * seen.sum()) / scale, _UNEVEN)
-    return NewShare(float((0.5 - position) / scale), float(error), float((counts == 1).sum() / counts.sum()))
+    alone, twice = int((counts == 1).sum()), int((counts == 2).sum())
+    unseen = round(alone * (alone - 1) / (2 * (twice + 1)))
+    return NewShare(float((0.5 - position) / scale), float(error), alone / len(known), unseen)
 
 
 def _share_above(values: NDArray[np.float32], limits: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -112,6 +112,26 @@ def test_labels_that_are_alone_in_their_class_are_evidence_of_other_classes() ->
     assert NewShare(1.3, 0.2, 0.4).best == 1.0
 
 
+@pytest.mark.parametrize(("unseen", "best"), [(0, 2), (2, 2), (5, 4), (6, 6), (40, 8)])
+def test_if_most_labels_are_alone_in_their_class_their_counts_tell_the_number(unseen: int, best: int) -> None:
+    numbers = (0, 2, 4, 6, 8)
+    found = UnlabeledGroupEstimate(numbers, (0.5, *(0.1,) * 4), (0.1,) * 5, NewShare(0.1, 0.2, 0.51, unseen))
+
+    assert found.best() == best
+    assert found.group_weight == 1
+    assert UnlabeledGroupEstimate(numbers, found.expected, found.errors, NewShare(0.1, 0.2, 0.5, unseen)).best() == 0
+
+
+def test_the_number_of_classes_without_labels_is_estimated_from_those_with_one_or_two() -> None:
+    rows, truth = blobs(0, classes=24, size=20)
+    labels = np.full(len(truth), -1)
+    labels[[0, 20, 40, 60, 80, 100, 101, 120, 121]] = [0, 1, 2, 3, 4, 5, 5, 6, 6]
+
+    found = estimate_new_share(rows, labels, generator=np.random.default_rng(0))
+
+    assert (found.alone, found.unseen) == (5 / 9, round(5 * 4 / (2 * (2 + 1))))
+
+
 @pytest.mark.parametrize(("lead", "weight"), [(-3.0, 0.52), (0.0, 0.52), (2.0, 0.76), (4.0, 1.0), (9.0, 1.0)])
 def test_groups_count_as_far_as_they_are_ahead(lead: float, weight: float) -> None:
     found = UnlabeledGroupEstimate((0, 2, 3), (0.5, 0.4, 0.5 + 0.02 * lead), (0.02, 0.02, 0.02), NONE)
