@@ -31,7 +31,7 @@ them hidden, it is low), and the factor .6 is the share of its rows that a new g
 label, in all other groups, accounts for what few labels cannot show.
 
 There are other classes if the largest lead of a G_k over G_0 is more than .4 standard errors. Then the k with the
-largest G_k is chosen. If more than half of the labels are alone in their class, too few can be hidden for this. Then
+largest G_k is chosen. If more than 60% of the labels are alone in their class, too few can be hidden for this. Then
 there are other classes, and k is the estimate for labels drawn at random by A. Chao, "Nonparametric Estimation of the
 Number of Classes in a Population": with :math:`f_1` classes of one label and :math:`f_2` of two,
 
@@ -78,8 +78,9 @@ _MAX_MISSED: Final = 0.6
 _MAX_NEW: Final = 0.9
 #: Standard error of the share of rows without a class that more labels do not reduce.
 _UNEVEN: Final = 0.2
-#: Share of labels that are alone in their class above which few classes have labels.
-_MOSTLY_ALONE: Final = 0.5
+#: Share of labels that are alone in their class above which few classes have labels: it is larger in 5% of the draws if
+#: ten classes have one or two labels each, by chance.
+_MOSTLY_ALONE: Final = 0.6
 #: Smallest difference between hidden labels and those of other classes, below which nothing can be told.
 _MIN_DISTANCE: Final = 0.05
 
