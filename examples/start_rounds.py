@@ -10,6 +10,8 @@ The photographs are copied under meaningless names, and a tenth of them is held 
 3. and 4. with true labels for the 20 photos suggested in ``next.csv`` each time,
 5. with the photos that were held back.
 
+With ``--no-labels``, the second run is left out, and the photos suggested in ``next.csv`` are labeled four times.
+
 For each run, the table shows the CPU time, the estimated number of classes and its range, the fraction of unlabeled
 photos with the correct label, how many are predicted with a confidence of at least 0.8 and how many of these are
 correct, and the fraction of unlabeled photos that keep the label of the previous run (not counting photos whose group
@@ -151,7 +153,7 @@ def first_labels(names: list[str], truth: dict[str, str], rng: np.random.Generat
     return given
 
 
-def run_seed(source: Path, limit: int | None, seed: int) -> list[dict[str, Any]]:
+def run_seed(source: Path, limit: int | None, seed: int, *, with_labels: bool) -> list[dict[str, Any]]:
     """Run all rounds with one seed."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -179,16 +181,18 @@ def run_seed(source: Path, limit: int | None, seed: int) -> list[dict[str, Any]]
             return table
 
         before = call("no labels", out, given, before)
-        given = first_labels(names, truth, rng)
-        before = call("40 labels", out, given, before)
+        if with_labels:
+            given = first_labels(names, truth, rng)
+            before = call("40 labels", out, given, before)
+        rounds = (20, 40) if with_labels else (20, 40, 60, 80)
         chance = dict(given)
         chance_out = folder / "chance"
         shutil.copytree(out, chance_out)
         chance_before = before
-        for number in (20, 40):
+        for number in rounds:
             given |= asked_for(out, truth)
             before = call(f"{number} more, asked for", out, given, before)
-        for number in (20, 40):
+        for number in rounds:
             free = [path for path in names if path not in chance]
             chance |= {free[place]: truth[free[place]] for place in rng.permutation(len(free))[:20].tolist()}
             chance_before = call(f"{number} more, by chance", chance_out, chance, chance_before)
@@ -218,10 +222,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photos", type=Path, required=True, help="folder with a subfolder per class")
     parser.add_argument("--limit", type=int, help="number of randomly selected photographs")
+    parser.add_argument("--no-labels", action="store_true", help="skip the call with 40 labels; four rounds of 20")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
-    rows = [row for seed in range(options.seeds) for row in run_seed(options.photos, options.limit, seed)]
+    rows = [
+        row
+        for seed in range(options.seeds)
+        for row in run_seed(options.photos, options.limit, seed, with_labels=not options.no_labels)
+    ]
     if options.out is not None:
         words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
         record = {
