@@ -31,14 +31,14 @@ them hidden, it is low), and the factor .6 is the share of its rows that a new g
 label, in all other groups, accounts for what few labels cannot show.
 
 There are other classes if the largest lead of a G_k over G_0 is more than .4 standard errors. Then the k with the
-largest G_k is chosen. If more than 60% of the labels are alone in their class, too few can be hidden for this. Then
-there are other classes, and k is the estimate for labels drawn at random by A. Chao, "Nonparametric Estimation of the
-Number of Classes in a Population": with :math:`f_1` classes of one label and :math:`f_2` of two,
+largest G_k is chosen. If more than three quarters of the labels are alone in their class, too few can be hidden for
+this. Then there are other classes, and k is the estimate for labels drawn at random by A. Chao, "Nonparametric
+Estimation of the Number of Classes in a Population": with :math:`f_1` classes of one label and :math:`f_2` of two,
 
 .. math:: k = f_1 (f_1 - 1) / (2 (f_2 + 1))
 
-The lead also determines the weight of groups relative to labeled classes in predictions: about
-half without a lead, one if it is four standard errors.
+The lead also determines the weight of groups relative to labeled classes in predictions: about half without a lead, one
+if it is four standard errors.
 
 Labels that were chosen, not drawn (hard images, say), are missed more often than other rows, and images around them are
 put in other groups: corrections of wrong predictions must be left out.
@@ -78,9 +78,9 @@ _MAX_MISSED: Final = 0.6
 _MAX_NEW: Final = 0.9
 #: Standard error of the share of rows without a class that more labels do not reduce.
 _UNEVEN: Final = 0.2
-#: Share of labels that are alone in their class above which few classes have labels: it is larger in 5% of the draws if
+#: Share of labels that are alone in their class above which few classes have labels: it is larger in 1% of the draws if
 #: ten classes have one or two labels each, by chance.
-_MOSTLY_ALONE: Final = 0.6
+_MOSTLY_ALONE: Final = 0.75
 #: Smallest difference between hidden labels and those of other classes, below which nothing can be told.
 _MIN_DISTANCE: Final = 0.05
 

@@ -115,11 +115,11 @@ def test_labels_that_are_alone_in_their_class_are_evidence_of_other_classes() ->
 @pytest.mark.parametrize(("unseen", "best"), [(0, 2), (2, 2), (5, 4), (6, 6), (40, 8)])
 def test_if_most_labels_are_alone_in_their_class_their_counts_tell_the_number(unseen: int, best: int) -> None:
     numbers = (0, 2, 4, 6, 8)
-    found = UnlabeledGroupEstimate(numbers, (0.5, *(0.1,) * 4), (0.1,) * 5, NewShare(0.1, 0.2, 0.61, unseen))
+    found = UnlabeledGroupEstimate(numbers, (0.5, *(0.1,) * 4), (0.1,) * 5, NewShare(0.1, 0.2, 0.76, unseen))
 
     assert found.best() == best
     assert found.group_weight == 1
-    assert UnlabeledGroupEstimate(numbers, found.expected, found.errors, NewShare(0.1, 0.2, 0.6, unseen)).best() == 0
+    assert UnlabeledGroupEstimate(numbers, found.expected, found.errors, NewShare(0.1, 0.2, 0.75, unseen)).best() == 0
 
 
 def test_the_number_of_classes_without_labels_is_estimated_from_those_with_one_or_two() -> None:
