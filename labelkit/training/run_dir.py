@@ -124,7 +124,7 @@ class RunDir:
             self.path.rmdir()
 
     def close(self) -> None:
-        """Release the lock and close the log; files stay."""
+        """Release the lock and close the log; files on disk are kept."""
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None

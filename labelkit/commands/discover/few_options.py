@@ -49,7 +49,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
         if self.labels is not None and self.num_labels is not None:
             raise ValueError("pass either --labels FILE or --num-labels N, not both")
         if self.count != "double" and self.count < 0:
-            raise ValueError(f"--count must be >= 0 or double, got {self.count}")
+            raise ValueError(f"--count must be 'double' or an integer >= 0, got {self.count}")
         if self.per_class is not None and self.count != "double":
             raise ValueError("pass either --count or --per-class, not both")
         if self.per_class is not None and self.balance == "global":

@@ -45,7 +45,7 @@ class GrowthRules:
         return max(0, wanted)
 
     def sizes(self, num_given: int, num_images: int) -> list[int]:
-        """Return the number of labels after each discovery of a generation, assuming each finds its full number."""
+        """Return the number of labels after each discovery of a generation, if each finds as many as allowed."""
         found, labels = [], num_given
         while count := self.next_count(labels, num_given, num_images - labels):
             labels += count

@@ -344,7 +344,7 @@ class SupervisedConfig(EmbeddingInputOptions, MeanTeacherRecipeOptions, FewLabel
 
     steps: int = override_default(FewLabelTrainConfig, "steps", 150_000)
     batch_size: int = _OPTIMIZATION(
-        31, "Total number of labeled images per step over all processes. The few labeled images repeat often.", ge=2
+        31, "Total number of labeled images per step over all processes. Each of these images is reused often.", ge=2
     )
 
 

@@ -82,7 +82,7 @@ class _PairLoss(nn.Module):
             return self.loss(anchors, labels, found, reference, reference_labels)
 
     def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss from cosines (b, r) and masks (b, r) of pairs; any library loss agrees up to rounding."""
+        """Compute the loss from cosines (b, r) and masks (b, r) of pairs, as the library does up to rounding."""
         raise NotImplementedError
 
 

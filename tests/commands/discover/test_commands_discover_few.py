@@ -384,7 +384,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
         ("snowball", ["--count", "4", "--per-class", "2"], "--count or --per-class, not both"),
         ("snowball", ["--per-class", "2", "--balance", "global"], "--per-class requires --balance balanced"),
         ("snowball", ["--labels", "few.csv", "--num-labels", "6"], "--labels FILE or --num-labels N, not both"),
-        ("snowball", ["--count", "-3"], "count must be >= 0"),
+        ("snowball", ["--count", "-3"], "an integer >= 0"),
         ("snowball", ["--count", "twice"], "count"),
         ("snowball", ["--csv", "x.h5"], "ends in .h5, which is reserved for stores"),
         ("snowball", ["--csv", "nowhere/x.csv"], "does not exist"),
