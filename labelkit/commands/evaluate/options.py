@@ -88,9 +88,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):
     temperature: float = Field(
         0.1, gt=0, description="Temperature of the votes: each neighbor has weight exp(cosine / temperature)."
     )
-    gallery: str = Field(
-        "train", description="Split whose labeled images vote in kNN; all: every split."
-    )
+    gallery: str = Field("train", description="Split whose labeled images vote in kNN; all: every split.")
     queries: str = Field(
         "test",
         description="Split to classify, or all. An image never votes for itself: with the same split as --gallery, or "
