@@ -165,6 +165,6 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
         "conflict_rule": config.conflicts,
         "conflicts": conflicts,
         "new_classes": fresh,
-        "find_misspelled_class": slips,
+        "similar_names": slips,
     }
     return Labels(labels, names, rounds, base.round + 1, {}), told
