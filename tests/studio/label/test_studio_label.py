@@ -55,6 +55,7 @@ def test_labels_are_kept_with_where_they_come_from(store: EmbeddingStore, tmp_pa
     result = read_result(store, "labels-1")
 
     assert (told["added"], told["labels"], told["new_classes"]) == (2, 2, ["otter"])
+    assert told["similar_names"] == {}
     assert result.kind == "labels"
     assert result.arrays["class_names"] == ["class-0", "class-1", "class-2", "otter"]
     assert np.flatnonzero(result.arrays["labels"] >= 0).tolist() == [0, 13]
