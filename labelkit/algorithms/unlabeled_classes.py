@@ -130,15 +130,22 @@ class UnlabeledGroupEstimate:
     errors: tuple[float, ...]
     near: NewShare
 
+    @property
+    def uses_counts(self) -> bool:
+        """Whether too many labels are alone in their class for the lead to mean anything."""
+        return self.near.alone > _MOSTLY_ALONE
+
     def best(self, *, some: bool = False) -> int:
         """Return the best number of groups without labels, or 0 if the lead of the best is too small.
+
+        If ``uses_counts``, it is the largest number tried up to the estimate from label counts, and at least one.
 
         Args:
             some: there are such groups; 0 only if no other number was tried.
         """
         if len(self.numbers) == 1:
             return 0
-        if self.near.alone > _MOSTLY_ALONE:
+        if self.uses_counts:
             return max((number for number in self.numbers[1:] if number <= self.near.unseen), default=self.numbers[1])
         return self.numbers[1 + int(np.argmax(self.expected[1:]))] if some or self.lead > _NEEDED else 0
 
@@ -157,7 +164,7 @@ class UnlabeledGroupEstimate:
     @property
     def group_weight(self) -> float:
         """Weight of groups without labels relative to labeled classes in predictions, in [.52, 1]."""
-        return 1.0 if self.near.alone > _MOSTLY_ALONE else float(np.interp(self.lead, _LEADS, (_MIN_WEIGHT, 1.0)))
+        return 1.0 if self.uses_counts else float(np.interp(self.lead, _LEADS, (_MIN_WEIGHT, 1.0)))
 
     def plausible_range(self, number: int) -> tuple[int, int]:
         """Return the range of numbers whose expected accuracy is at most two standard errors below ``number``'s."""

@@ -171,7 +171,7 @@ def _estimated(
             )
             return replace(_use_known_number(config, num_old, tree), notes=tuple(notes))
         if looked is not None:
-            best, chance = looked.best(some=some), None if some else looked.chance
+            best, chance = looked.best(some=some), None if some or looked.uses_counts else looked.chance
             new_share = looked.near.best
             if best == 0:
                 found = _use_labeled_classes_only(config, tree, looked.chance, notes)

@@ -112,6 +112,21 @@ def test_no_class_is_invented_where_all_have_labels_unless_there_are_said_to_be_
     assert any("holding out labels revealed no unlabeled classes" in note for note in result["notes"]) == (not options)
 
 
+def test_if_most_labels_are_alone_in_their_class_their_counts_tell_how_many_are_missing(make_store: Any) -> None:
+    rows = np.arange(12 * PER_BLOB)
+    labeled = (rows % PER_BLOB == 0) & (rows < 8 * PER_BLOB) | (rows == 1)
+    store = make_store(
+        blob_rows(12), labels=(rows // PER_BLOB).tolist(), labeled=labeled.astype(int).tolist(), old_classes=[1] * 12
+    )
+    result = categories(store)
+
+    # of 9 labels 7 are alone, and one class has two: 7 * 6 / (2 * 2) others, or the next smaller number that was tried
+    assert 8 + 8 <= result["num_classes"] <= 8 + 10
+    assert result["new_share"] >= 7 / 9
+    assert (result["chance_all_classes_labeled"], result["group_weight"]) == (None, 1)
+    assert "some classes seem to have no labels" in result["notes"][0]
+
+
 def bound(result: dict[str, Any]) -> tuple[int, bool, bool]:
     return result["num_classes"], result["is_lower_bound"], result["is_upper_bound"]
 
