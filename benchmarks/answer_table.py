@@ -78,7 +78,8 @@ def draw(
     """Draw rows and those of them that are labeled; classes with fewer than two further rows are excluded.
 
     ``num_classes`` classes are drawn (0: all); ``tail`` is the ratio of the rarest to the most frequent class. If
-    ``even``, ``per_class`` labels are drawn per class; otherwise, as many in total from all these rows.
+    ``even``, ``per_class`` labels are drawn per class; otherwise, as many in total from all rows of the classes with
+    labels.
     """
     random = np.random.default_rng(seed)
     order = random.permutation(len(truth))
@@ -168,7 +169,9 @@ def main() -> None:
     """Print one line for each set, number of labels, and fraction of classes with labels."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.answer_table")
     parser.add_argument("sets", nargs="+", metavar="NAME=STORE[:TABLE]")
-    parser.add_argument("--labels-per-class", type=float, nargs="+", default=[2, 5, 10], help="a fraction if random")
+    parser.add_argument(
+        "--labels-per-class", type=float, nargs="+", default=[2, 5, 10], help="may be fractional if random"
+    )
     parser.add_argument("--labeled-share", type=float, nargs="+", default=[1.0, 0.9, 0.5])
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--first-draw", type=int, default=0)
@@ -178,6 +181,8 @@ def main() -> None:
     parser.add_argument("--random-labels", action="store_true", help="draw labels from all classes together")
     parser.add_argument("--new-classes", default="auto", help="see `discover categories`")
     asked = parser.parse_args()
+    if not asked.random_labels and not all(count >= 1 and count == int(count) for count in asked.labels_per_class):
+        parser.error("without --random-labels, --labels-per-class must be integers >= 1")
     sys.stdout.write("set       labels share    lr   lrd  rule  best   new  said  sure right found held\n")
     for name, rows, truth in map(read_set, asked.sets):
         for per_class in asked.labels_per_class:

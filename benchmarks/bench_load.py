@@ -4,9 +4,9 @@ Every command runs in a separate process. Its cost on a store of 1,000 rows (lib
 log-log slope between two sizes is compared with 1 (linear). For sizes that differ by a factor of 10, the slope is at
 most 2, the value if the cost at the smaller size is indistinguishable from startup. Times are CPU times, which exclude
 other processes. Commands run few iterations from one initialization, because the cost of an iteration is what grows.
-Sizes at which a command takes no longer than its startup are omitted. LABELKIT_BENCH_MAX=100000 omits larger sizes, and
-LABELKIT_BENCH_LOAD='cluster|retrieve' omits commands that do not match the pattern; the whole benchmark takes half an
-hour. ``match`` is omitted, because its cost depends on the keypoints of photographs.
+Sizes at which a command costs hardly more time and memory than its startup are omitted. LABELKIT_BENCH_MAX=100000 omits
+larger sizes, and LABELKIT_BENCH_LOAD='cluster|retrieve' omits commands that do not match the pattern; the whole
+benchmark takes half an hour. ``match`` is omitted, because its cost depends on the keypoints of photographs.
 """
 
 import itertools

@@ -5,8 +5,9 @@
 The sets are those of ``benchmarks.answer_table``; a number of images and classes of each set is drawn once. In each
 draw, classes are left unlabeled until they have a given number of images in total (excess images of the last class are
 removed). Some images of each other class are labeled. For each set, number of labels and size, a line shows the
-percentage of unlabeled images that belong to unlabeled classes; its estimate (``new_share``, not clipped at 0) with the
-standard deviation over draws; and in how many draws such classes were found. Size 0: all classes are labeled.
+percentage of unlabeled images that belong to unlabeled classes; its estimate from distances (``NewShare.share``, not
+clipped) with the standard deviation over draws; and in how many draws such classes were found. Size 0: all classes are
+labeled.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Measure how well prototypes are spread, compared with the published files of DL2PA and with theoretical bounds.
 
-Run: ``python examples/prototype_spread.py --out examples/results/prototype_spread.json``; minutes on one thread. The
+Run: ``python examples/prototype_spread.py --out examples/results/prototype_spread.json``, which takes minutes. The
 published values are measured on the files in the paper's repository, after normalizing the vectors. "refined" is the
 best result that we obtained with the authors' loss and a sharper potential (t = 100), before the current optimizer.
 """

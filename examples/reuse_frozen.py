@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def comparison_command() -> str:
-    """Return the command line, with the path of the weights shortened_options to their name."""
+    """Return the command line, with the path of the weights shortened to their name."""
     words = ["python", "examples/reuse_frozen.py", *sys.argv[1:]]
     return " ".join(Path(word).name if Path(word).is_absolute() else word for word in words)
 

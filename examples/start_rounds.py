@@ -222,7 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photos", type=Path, required=True, help="folder with a subfolder per class")
     parser.add_argument("--limit", type=int, help="number of randomly selected photographs")
-    parser.add_argument("--no-labels", action="store_true", help="skip the call with 40 labels; four rounds of 20")
+    parser.add_argument("--no-labels", action="store_true", help="skip the run with 40 labels; four rounds of 20")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()

@@ -4,7 +4,8 @@ Source: J.-M. Morel and G. Yu, "ASIFT" (2009), as implemented in OpenCV; R. Aran
 (2012). The same physical point is found in several simulated tilts, so both tests of a match consider positions:
     - ratio test: the second-best match must lie more than a few pixels from the best match
     - mutual test: the reverse match may end within a few pixels of the start
-Otherwise, repeated detections of a point would cause good matches to be rejected. Only this module needs OpenCV.
+Otherwise, repeated detections of a point would cause good matches to be rejected. Only this module imports
+OpenCV, which is optional.
 """
 
 from dataclasses import dataclass

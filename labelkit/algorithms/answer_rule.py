@@ -1,7 +1,7 @@
 """Prediction rule of ``discover answer`` for images that are not in the store; it is saved with the predictions.
 
-    1. combine the probabilities of a classifier with those of the nearest group mean; both are a softmax of a linear
-       function of the features
+    1. combine the probabilities of a classifier with those from the distances to the means of all groups; both are
+       a softmax of a linear function of the features
     2. average, with weight alpha, in those of the nearest stored images, weighted like the edges of their graph
     3. compute the confidence at the temperature of the stored predictions
 Predictions of stored images do not change. Neither scikit-learn nor torch is required.

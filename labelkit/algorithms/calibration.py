@@ -331,8 +331,8 @@ def leave_one_out_agreement(group_ids: ArrayLike, labels: ArrayLike) -> NDArray[
         labels: (n,) integers >= 0.
 
     Returns:
-        (n,) float64: 1 = agrees, 0 = disagrees, NaN = unknown, because the sample is the only one of its group and of
-        its class.
+        (n,) float64: 1 = agrees, 0 = disagrees, NaN = unknown, because its group contains no other sample and no
+        group contains another sample of its class.
 
     Raises:
         ValueError: shapes do not match.

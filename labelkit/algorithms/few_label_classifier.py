@@ -3,7 +3,8 @@
 1. classes: probabilities from logistic regression on the labeled images, times those from label diffusion to the power
    of 2 / m, with m labels per class: from one or two labels, a regression learns little about a class
 2. groups: the class of an image's own group has three times the weight
-3. probabilities are propagated between neighbors (``algorithms.label_propagation``); labels are fixed at the start
+3. probabilities are propagated between neighbors (``algorithms.label_propagation``); labeled images
+   start from their known class
 
 ``discover`` passes the square roots of non-negative features, scaled to unit length: on groceries (products and
 kinds), CIFAR-10, Omniglot and digits, logistic regression and propagation predicted .5 to 2.3% more images correctly,

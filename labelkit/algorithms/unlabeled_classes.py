@@ -32,13 +32,14 @@ label, in all other groups, accounts for what few labels cannot show.
 
 There are other classes if the largest lead of a G_k over G_0 is more than .4 standard errors. Then the k with the
 largest G_k is chosen. If more than three quarters of the labels are alone in their class, too few can be hidden for
-this. Then there are other classes, and k is the estimate for labels drawn at random by A. Chao, "Nonparametric
-Estimation of the Number of Classes in a Population": with :math:`f_1` classes of one label and :math:`f_2` of two,
+this. Then there are other classes, and k is the largest number tried that is not above the estimate for labels drawn at
+random by A. Chao, "Nonparametric Estimation of the Number of Classes in a Population": with :math:`f_1` classes of one
+label and :math:`f_2` of two,
 
 .. math:: k = f_1 (f_1 - 1) / (2 (f_2 + 1))
 
 The lead also determines the weight of groups relative to labeled classes in predictions: about half without a lead, one
-if it is four standard errors.
+if it is four standard errors or if only the counts are used.
 
 Labels that were chosen, not drawn (hard images, say), are missed more often than other rows, and images around them are
 put in other groups: corrections of wrong predictions must be left out.
@@ -110,7 +111,7 @@ class NewShare:
 
     @property
     def cautious(self) -> float:
-        """Lower end of the estimate, one standard error below it, or ``alone`` if it is between the two; in [0, .9]."""
+        """Cautious estimate in [0, .9]: ``share - error``, or the smaller of ``share`` and ``alone`` if larger."""
         return min(max(self.share - self.error, min(self.share, self.alone), 0.0), _MAX_NEW)
 
 
@@ -170,7 +171,8 @@ class UnlabeledGroupEstimate:
         """Return the range of numbers whose expected accuracy is at most two standard errors below ``number``'s."""
         place = self.numbers.index(number)
         least = self.expected[place] - 2 * self.errors[place]
-        found = [k for k, value in zip(self.numbers, self.expected, strict=True) if value >= least]
+        numbers = list(zip(self.numbers, self.expected, strict=True))[self.uses_counts :]  # then 0 is excluded
+        found = [k for k, value in numbers if value >= least]
         return found[0], found[-1]
 
 

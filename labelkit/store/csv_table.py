@@ -29,6 +29,7 @@ def csv_bytes(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> by
 
 def needs_escape(name: str) -> bool:
     """Return whether a name must be escaped before it is written to a CSV file."""
+    # the csv module does not quote a lone carriage return
     return "\r" in name or any("\udc80" <= character <= "\udcff" for character in name)
 
 

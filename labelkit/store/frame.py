@@ -87,7 +87,9 @@ class Store(EmbeddingStore):
                 if isinstance(value, np.ndarray) and value.shape == (self.n,)
             }
             if not found:
-                raise Mismatch(str(self.path), f"{name} has no values per image", "Do not pass it to frame().")
+                raise Mismatch(
+                    str(self.path), f"{name} has no array with one value per image", "Do not pass it to frame()."
+                )
             columns |= found
         return DataFrame(columns)
 

@@ -119,6 +119,7 @@ def test_if_most_labels_are_alone_in_their_class_their_counts_tell_the_number(un
 
     assert found.best() == best
     assert found.group_weight == 1
+    assert found.plausible_range(2) == (2, 8)
     assert UnlabeledGroupEstimate(numbers, found.expected, found.errors, NewShare(0.1, 0.2, 0.75, unseen)).best() == 0
 
 

@@ -87,7 +87,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         pattern=RESULT_NAME,
     )
     skip: Path | None = _SERVE(
-        None, "CSV with a path column; these images are suggested only if no others are left (with --serve)."
+        None, "CSV with a path column, whose images are suggested only if no others are left (with --serve)."
     )
     open: bool = _SERVE(True, "Open the page in the browser (with --serve).")
     host: str = _SERVE(

@@ -66,7 +66,7 @@ def check_set(config: LabelConfig) -> None:
     """Check in advance that a label set can be written to ``out``.
 
     Raises:
-        ConfigError, OutputExistsError: the name exists or is invalid, or pyarrow is not installed.
+        ConfigError, OutputExistsError: ``out`` already exists or is invalid, or pyarrow is not installed.
     """
     out = config.out
     if config.export is None or out is None:

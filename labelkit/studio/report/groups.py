@@ -138,7 +138,7 @@ def choose_result(
     best = min(usable, key=rank)
     if len(usable) == 1:
         return best, "the only result that groups the images"
-    why = _WHY[best.kind] + (" and contains confidences" if "confidence" in best.arrays else "")
+    why = _WHY[best.kind] + (" and it contains confidences" if "confidence" in best.arrays else "")
     return best, f"chosen from {len(usable)} because {why}"
 
 

@@ -168,20 +168,20 @@ def _curves(logged: LoggedMetrics, note: str) -> dict[str, Any]:
     chosen = {name: found[0] for name, found in logged.series.items()}
     names = [name for name in MAIN_METRICS if name in chosen]
     names += [name for name in chosen if name not in names]
-    epoch_config = not any(np.isnan(chosen[name].epochs).any() for name in names)
-    drawn = [_curve(name, chosen[name], epoch_config=epoch_config, main=name in MAIN_METRICS) for name in names]
+    in_epochs = not any(np.isnan(chosen[name].epochs).any() for name in names)
+    drawn = [_curve(name, chosen[name], in_epochs=in_epochs, main=name in MAIN_METRICS) for name in names]
     curves = [curve for curve in drawn if curve is not None]
     return {
         "run": escape_for_page(logged.name),
-        "over": "epochs" if epoch_config else "steps",
+        "over": "epochs" if in_epochs else "steps",
         "curves": curves[:_MAX_CURVES],
         "left_out": max(0, len(curves) - _MAX_CURVES),
         "note": note,
     }
 
 
-def _curve(name: str, series: Series, *, epoch_config: bool, main: bool) -> dict[str, Any] | None:
-    x = series.epochs if epoch_config else series.steps.astype(np.float64)
+def _curve(name: str, series: Series, *, in_epochs: bool, main: bool) -> dict[str, Any] | None:
+    x = series.epochs if in_epochs else series.steps.astype(np.float64)
     finite = np.isfinite(series.values)
     if not finite.any():
         return None
