@@ -203,7 +203,7 @@ def test_embed_writes_shards_of_the_same_store(labelkit: Labelkit, photos: Path,
     again = labelkit(*words, "--out", tmp_path / "many.h5")
     assert again.code == 0
     assert "already exists in 3 shards; to change this, use `labelkit pack`" in again.err
-    assert "was there" not in labelkit(*words, "--out", tmp_path / "many.h5", "--shards", "3").err
+    assert "already exists" not in labelkit(*words, "--out", tmp_path / "many.h5", "--shards", "3").err
 
 
 def test_pack_puts_shards_into_one_file_with_the_results(

@@ -104,7 +104,7 @@ def test_published_weights_offline_are_an_error_that_says_how_to_get_them(
     assert "HF_HUB_OFFLINE" in caught.value.problem
     assert "timm/vit_tiny_patch16_224.augreg_in21k" in caught.value.remedy
     assert "--weights FILE" in caught.value.remedy
-    assert "installed here" not in caught.value.remedy
+    assert "installed weights" not in caught.value.remedy
     monkeypatch.setattr(WeightsPackage, "find", lambda package: tmp_path if "lite1" in package.name else None)
     with pytest.raises(CheckpointError, match=r"installed weights, pass --backbone tf_efficientnet_lite1\.in1k\.$"):
         build_backbone("vit_tiny_patch16_224.augreg_in21k", pretrained=True)

@@ -176,7 +176,7 @@ def test_weights_of_a_deeper_network_of_the_same_kind_are_refused() -> None:
 
     report = map_weights({**shallow.state_dict(), "head.0.0.weight": torch.ones(2, 2)}, shallow)
     assert report.unexpected == ("head.0.0.weight",)
-    with pytest.raises(CheckpointMismatch, match=r"contain blocks that the network lacks \(stage\.2\)"):
+    with pytest.raises(CheckpointMismatch, match=r"contain 1 blocks that the network lacks \(stage\.2\)"):
         map_weights(deep.state_dict(), shallow)
 
 

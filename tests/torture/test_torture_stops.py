@@ -64,7 +64,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "prototypes": ("prototypes", "--num-classes", "400", "--embed-dim", "64", "--out", "q.h5"),
     "report": ("report", *STORE, "--out", "r.html"),
 }
-ANSWER = "stopping after the current step"
+ANSWER = "stopping after this step"
 """What training says at once; it ends with a checkpoint after a step, which the network decides the length of."""
 MOMENTS = (0.05, 0.6, 3.0, 6.0, 12.0)
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

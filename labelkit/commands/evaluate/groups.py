@@ -200,7 +200,7 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
         ),
     ]
     if config.bootstrap:
-        title = f"95% confidence intervals in %, from {config.bootstrap} bootstrap resamples with the same matching"
+        title = f"95% confidence intervals in %: {config.bootstrap} resamples of the images, same clusters and matching"
         ends = rows(
             lambda one: [None if np.isnan(low) else percent_range(low, high) for low, high in one["intervals"].values()]
         )
@@ -208,7 +208,7 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
     if any(one["true_old"] is not None or one["true_new"] is not None for one in scored):
         tables.append(
             Table(
-                "errors in %: old classes predicted as a wrong old class or as new, new classes likewise",
+                "errors in % of the old or new images: old as a wrong old class, as new; new as a wrong new class, as old",
                 ["result", "split", "TrueOld", "FalseOld", "TrueNew", "FalseNew"],
                 rows(lambda one: shares(one, "true_old", "false_old", "true_new", "false_new")),
             )

@@ -161,7 +161,7 @@ def _build_tables(values: Mapping[str, Any]) -> list[Table]:
     return [
         Table(
             "predictions for images whose labels were not used for training or calibration (in %, except AURC)",
-            ["images", "not unsure", "correct", *(f"correct at {int(100 * v)}% coverage" for v in _SHARES), "AURC"],
+            ["images", "sure", "correct if sure", *(f"correct at {int(100 * v)}% coverage" for v in _SHARES), "AURC"],
             [answers],
         ),
         Table(

@@ -39,7 +39,9 @@ def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str
     if record["marginal_error"] > SLOW_ERROR and record["iterations"] >= SLOW_ITERATIONS:
         found["far"] = f"the labels of head {head} are far from balanced ({reached}): lower --lam"
     elif not record["converged"]:
-        found["not converged"] = f"the labels of head {head} are not quite balanced ({reached}, target {tolerance:g})"
+        found["not converged"] = (
+            f"the labels of head {head} are not quite balanced ({reached}, target {tolerance:g}), but used unchanged"
+        )
     return found
 
 

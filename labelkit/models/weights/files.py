@@ -143,7 +143,7 @@ def map_weights(
     if needed or mismatched:
         raise CheckpointMismatch(where, _describe(needed, mismatched, cleaned, target), _remedy(model))
     if further := _further_blocks(cleaned, target):
-        problem = f"the weights contain blocks that the network lacks ({_abbreviate(further)})"
+        problem = f"the weights contain {len(further)} blocks that the network lacks ({_abbreviate(further)})"
         raise CheckpointMismatch(where, problem, _remedy(model))
 
     ready = {

@@ -600,7 +600,7 @@ def test_labels_follow_photos_whose_names_are_exchanged(
         assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", *more]) == 0
         assert labels_in(folder / "given.csv") == expected
         said = capsys.readouterr().err
-        assert "taken along" not in said
+        assert "carried over" not in said
         assert "another label" not in said
     known.write_text("path,label\n003.png,green\n")  # another label for the photo that is there now
     assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--labels", str(known)]) == 0
@@ -929,7 +929,7 @@ def test_photos_that_got_other_names_are_not_later_ones(photos: Path, tmp_path: 
 
     told = run(photos, labels=write_labels(tmp_path / "known.csv", [12, 13, 15, 16, 18, 19]), num_classes=3)
 
-    assert not any("came later" in said for said in told["sentences"])
+    assert not any("new photos" in said for said in told["sentences"])
     assert (tmp_path / "photos-labeled" / "novel.csv").is_file()
 
 
