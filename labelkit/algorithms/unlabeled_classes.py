@@ -10,10 +10,7 @@ disregarded, which stand for classes without labels, the share of the rows in su
 
 With m labels, p has a standard error of at most :math:`1 / \sqrt{12 m}`. Labels are drawn evenly over classes, and rows
 are not: where large classes were diverse, :math:`\nu` was up to .2 too high, so an error of .2 is added. What it is on
-average is measured by ``benchmarks.missing_classes``. If labels were drawn at random from all rows, the share
-:math:`\sigma` of the labels that are alone in their class is another estimate (I. J. Good, "The Population Frequencies
-of Species and the Estimation of Population Parameters"). It is too high if someone labeled one or two rows of every
-class, so at least the smaller of both is assumed.
+average is measured by ``benchmarks.missing_classes``.
 
 **How many groups** these rows form is seen from a tree of groups, which is built without the hidden labels and cut
 into one group for each labeled class and k others. A share M of the unlabeled rows is in one of the other groups, and a
@@ -25,16 +22,17 @@ of the rows belong to classes without labels. With k other groups, the expected 
 
 .. math:: G_k = (1 - \pi) (1 - S_k) A + .6 (M_k - (1 - \pi) S_k)
 
-where :math:`\pi` is at least :math:`\nu` less its error and at least the smaller of :math:`\nu` and :math:`\sigma`, A
-is the share of the hidden labels that a classifier predicts correctly, at least .6 (with two labels per class, one of
-them hidden, it is low), and the factor .6 is the share of its rows that a new group gets right. One additional hidden
-label, in all other groups, accounts for what few labels cannot show.
+where :math:`\pi` is at least :math:`\nu` less its error, A is the share of the hidden labels that a classifier predicts
+correctly, at least .6 (with two labels per class, one of them hidden, it is low), and the factor .6 is the share of its
+rows that a new group gets right. One additional hidden label, in all other groups, accounts for what few labels cannot
+show.
 
 There are other classes if the largest lead of a G_k over G_0 is more than .4 standard errors. Then the k with the
 largest G_k is chosen. If more than three quarters of the labels are alone in their class, too few can be hidden for
-this. Then there are other classes, and k is the largest number tried that is not above the estimate for labels drawn at
-random by A. Chao, "Nonparametric Estimation of the Number of Classes in a Population": with :math:`f_1` classes of one
-label and :math:`f_2` of two,
+this. If labels were drawn at random, the share of such labels is on average the share of rows in other classes (I. J.
+Good, "The Population Frequencies of Species and the Estimation of Population Parameters"), so there are some, and k is
+the largest number tried that is not above the estimate of A. Chao, "Nonparametric Estimation of the Number of Classes
+in a Population": with :math:`f_1` classes of one label and :math:`f_2` of two,
 
 .. math:: k = f_1 (f_1 - 1) / (2 (f_2 + 1))
 
@@ -111,8 +109,8 @@ class NewShare:
 
     @property
     def cautious(self) -> float:
-        """Cautious estimate in [0, .9]: ``share - error``, or the smaller of ``share`` and ``alone`` if larger."""
-        return min(max(self.share - self.error, min(self.share, self.alone), 0.0), _MAX_NEW)
+        """Lower end of the estimate, one standard error below it, in [0, .9]."""
+        return min(max(self.share - self.error, 0.0), _MAX_NEW)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,6 @@ def test_labels_that_are_alone_in_their_class_are_evidence_of_other_classes() ->
 
     assert abs(alone - np.mean(~np.isin(truth, truth[drawn]))) < 0.15
     assert found.alone == alone
-    assert found.cautious == max(found.share - found.error, min(found.share, alone))
-    assert [NewShare(share, 0.2, 0.4).cautious for share in (-0.3, 0.3, 0.5, 0.7)] == pytest.approx([0, 0.3, 0.4, 0.5])
     assert NewShare(-0.3, 0.2, 0.4).best == 0.4
     assert NewShare(1.3, 0.2, 0.4).best == 1.0
 

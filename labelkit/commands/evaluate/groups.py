@@ -208,7 +208,7 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
     if any(one["true_old"] is not None or one["true_new"] is not None for one in scored):
         tables.append(
             Table(
-                "errors in % of the old or new images: old as a wrong old class, as new; new as a wrong new class, as old",
+                "errors in % of old or new images: old as a wrong old class, as new; new as a wrong new class, as old",
                 ["result", "split", "TrueOld", "FalseOld", "TrueNew", "FalseNew"],
                 rows(lambda one: shares(one, "true_old", "false_old", "true_new", "false_new")),
             )
