@@ -132,7 +132,7 @@ def _use_known_number(config: DiscoverCategoriesConfig, number: int, tree: Hiera
         problem = f"the hierarchy of {len(tree.leaves):,} images has at most {tree.most:,} groups, not {number}"
         raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
     choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
-    return NumClassesChoice(choice, (number, number), ("the number of classes was set by an option, not estimated",))
+    return NumClassesChoice(choice, (number, number))
 
 
 def _estimated(
@@ -143,7 +143,7 @@ def _estimated(
     used = _sample_rows(config, labels, tree.labels)
     rows = np.asarray(features[used])
     if (labels >= 0).all():
-        return replace(_use_known_number(config, num_old, tree), notes=())
+        return _use_known_number(config, num_old, tree)
     if (rows == rows[0]).all():
         problem = f"all {len(labels)} embeddings are identical, so classes cannot be distinguished"
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")

@@ -31,7 +31,9 @@ class Record(BaseModel):
     Attributes:
         path: path of the file.
         rounds: for each round, its ``inputs`` (digest of photos, labels, options), ``photos`` (digest of the listing),
-            ``backbone``, ``new_classes``, ``store``, and the names of its results, ``groups`` and ``answer``.
+            ``backbone``, ``new_classes``, ``store``, the names of its results, ``groups`` and ``answer``, and
+            ``suggestions``, the number of new classes estimated from the labels of suggested photos.
+        suggested: paths of the photos suggested so far, the latest last.
         left: by path, labels of photos that have since moved to another path.
         tables: by name, SHA-256 of each table as it was written.
         confirmed: by path and by SHA-256 in hex, labels that were corrected in ``labels.csv`` or listed in an edited
@@ -43,6 +45,7 @@ class Record(BaseModel):
     path: Path = Field(exclude=True)
     version: Literal[1] = 1
     rounds: list[dict[str, Any]] = []
+    suggested: list[str] = []
     steps: dict[str, dict[str, Any]] = {}
     left: dict[str, list[str]] = {}
     tables: dict[str, str] = {}

@@ -80,7 +80,7 @@ def write_summary(
     answered, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
     right = None if answered is None or guesses is None else (answered, guesses)
     found_table = _found_table(told, rows, counts, right)
-    sentences = [_classes_sentence(config, told["groups"], rows)]
+    sentences = [_classes_sentence(config, told["groups"], rows, this.get("suggestions"))]
     if since is not None:
         sentences.append(_since_sentence(since, folder / CHANGED))
         sentences += _fewer_sentence(since, len(rows), None if right is None else counts["given"] + sum(right))
@@ -314,7 +314,12 @@ def _later_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
     return [f"{told} most likely belong to a new class {first}."]
 
 
-def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequence[tuple[str, ...]]) -> str:
+def _classes_sentence(
+    config: StartConfig,
+    groups: Mapping[str, Any],
+    rows: Sequence[tuple[str, ...]],
+    suggestions: Mapping[str, int] | None,
+) -> str:
     used = len({row[1] for row in rows})
     if all(row[2] == "given" for row in rows):
         return f"{len(rows)} photos in {used} classes, as you labeled them."
@@ -322,6 +327,13 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
         return f"{len(rows)} photos in {used} groups, as requested."
     if config.new_classes not in ("auto", "some"):
         return f"{len(rows)} photos in {used} classes, as specified by --new-classes {config.new_classes}."
+    if suggestions is not None:
+        alone, labels, number = (suggestions[name] for name in ("alone", "labels", "classes"))
+        return (
+            f"{len(rows)} photos in {used} classes: {alone} of the last {labels} suggested photos are the only labeled "
+            f"ones of their class, so about {number} other classes are expected. If you know their number, pass "
+            "--new-classes N, or none."
+        )
     if _found_no_class(groups):
         return (
             f"{len(rows)} photos in {used} classes: no other class was found, but classes with fewer than about "

@@ -656,6 +656,39 @@ def test_the_same_command_goes_on_after_labeled_photos_were_renamed_or_deleted_a
     assert "1 of 5 images are not in" in capsys.readouterr().err
 
 
+def test_labels_of_suggested_photos_that_are_alone_in_their_class_tell_how_many_classes_are_without(
+    photos: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "photos-labeled"
+    run(photos, num_suggestions=10)
+    suggested = list(labels_in(folder / "next.csv"))
+    known = tmp_path / "known.csv"
+    known.write_text("path,label\n" + "".join(f"{path},{max(0, n - 2)}\n" for n, path in enumerate(suggested)))
+
+    told = run(photos, labels=[known])
+
+    few = "7 of the last 10 suggested photos are the only labeled ones of their class, so about 2 other"
+    assert few in told["sentences"][0]  # 8 * .49 / .51, but with the others no more than a third of the 30 photos
+    steps = records.Record.read(folder).steps
+    assert steps["groups"]["values"]["num_classes"] == 10
+    assert run(photos)["sentences"] == told["sentences"]
+    said = run(photos, new_classes="none")["sentences"][0]
+    assert "as specified by --new-classes none" in said
+
+
+def test_few_labels_of_suggested_photos_or_few_alone_tell_nothing() -> None:
+    estimate = run_module._estimate_new_classes
+    paths = [str(number) for number in range(30)]
+    alone = {path: path for path in paths}
+
+    assert estimate(paths[:9], alone, 900) is None
+    assert estimate(paths[:10], alone, 900) == {"labels": 10, "alone": 10, "classes": 70}
+    assert estimate(paths[:10], alone | dict.fromkeys(paths[:5], "a"), 900) is None
+    # only the last 20 count: five of these are in a class with two labels or more
+    latest = alone | dict.fromkeys(paths[9:14], "a")
+    assert estimate(paths, latest, 900) == {"labels": 20, "alone": 16, "classes": 33}
+
+
 @pytest.mark.slow
 def test_a_label_waits_although_another_photo_with_its_name_gets_one(
     photos: Path, tmp_path: Path, begin: Begin
