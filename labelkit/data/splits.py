@@ -106,7 +106,7 @@ def gcd_split(
     Args:
         classes: labels and classes of the dataset.
         old_classes: classes to label; by default the first ``num_old_classes``.
-        num_old_classes: number of old classes if ``old_classes`` is ``None``; default: half of them, rounded down.
+        num_old_classes: number of old classes if ``old_classes`` is ``None``; default: half of all, rounded down.
         new_classes: all other classes, in the order of the training classes; ascending by default.
         label_ratio: fraction of the images in old classes to label, in ``[0, 1]``.
         seed: random seed.
@@ -218,7 +218,7 @@ class LabelSplit:
         """Return the labels (n,) int64 that training may use: positions in ``class_order``, -1 where not labeled.
 
         Args:
-            labels: (n,) int64 classes of the dataset; must be old for labeled images, and is ignored for others.
+            labels: (n,) int64 classes of the dataset; must be old for labeled images, and are ignored for others.
         """
         classes = np.asarray(labels, dtype=np.int64)
         result = np.full(len(classes), -1, dtype=np.int64)

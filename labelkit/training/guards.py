@@ -27,7 +27,7 @@ IMAGES_PER_CHECK: Final = 8192
 SAMPLE_SIZE: Final = 64
 #: Consecutive occurrences of a sign that end a run; the occurrence before that triggers a warning.
 MAX_SIGNS, MAX_CLUSTER_SIGNS = 3, 5
-#: Minimum duration of a collapse in steps, since epochs of small datasets are short.
+#: Minimum duration of a collapse in steps: new networks cannot tell images apart, and small datasets have short epochs.
 MIN_COLLAPSED_STEPS: Final = 200
 #: Multiple of the first step's loss, or of 1, above which a loss has exploded; in the measured presets, it is below 10.
 LOSS_RATIO: Final = 100

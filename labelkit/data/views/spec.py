@@ -98,8 +98,8 @@ class ViewSpec:
         size: height and width of the view in pixels.
         resize_ratio: the shorter side becomes ``int(size * resize_ratio)``, then a square is cropped.
         crop: position of that square.
-        area_range: range of the fraction of the image's area in a random box, which is then resized instead
-            (RandomResizedCrop).
+        area_range: instead of resize and crop, a random box is resized, whose area is in this range, as a fraction of
+            the image's (RandomResizedCrop).
         aspect_range: range of width over height of that box.
         shift_px: largest shift along each axis in pixels of the view, uniform.
         whole_pixels: whether to shift by whole pixels, as a random crop of the padded image does.

@@ -88,7 +88,7 @@ def draw_mask_ratio(generator: np.random.Generator) -> float:
 
 
 def block_mask(rows: int, columns: int, ratio: float, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Draw a bool mask (rows, columns) of random rectangles that cover at most a ratio, in [0, 1), of the patches.
+    """Draw a bool mask (rows, columns), true in random rectangles over at most a ratio, in [0, 1), of the patches.
 
     The area of a rectangle is uniform between a ninth of the shorter side's square and the area still to be masked;
     height over width is log-uniform in [0.3, 1 / 0.3]. A rectangle that would mask too many patches, or no new one, is

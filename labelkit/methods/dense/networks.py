@@ -76,7 +76,7 @@ class TokenNetwork(BackboneNetwork):
         return tokens.image, tokens.patches
 
     def copy_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
-        """Load the projector from the tensors of another one, padding a narrower first layer with zeros.
+        """Load the projector from tensors (``hidden1.weight`` ...), padding a narrower first layer with zeros.
 
         Raises:
             ConfigError: widths differ.

@@ -3,7 +3,7 @@
 Source: "Flipped Classroom: Aligning Teacher Attention with Student in Generalized Category Discovery" (NeurIPS 2024),
 Sec. 4 and App. D.1, on SimGCD's losses. Each step:
     1. weak view = teacher, strong view = student, one network for both
-    2. in the aligned blocks, the teacher's keys take one gradient step on the energy between them
+    2. in the aligned blocks, the teacher's keys take one step of gradient descent on the energy between them
        and the student's queries (``algorithms.attention``)                                   Eq. 5-8
     3. contrastive losses on both views, cross-entropy on labeled images
     4. the teacher's sharpened prediction is the student's target                             Eq. 1

@@ -23,7 +23,7 @@ _MEMORY = panel("Memory")
 
 
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
-    """Options for metric learning; defaults are for GoogLeNet on CUB, with batches of 16 classes and 5 images each."""
+    """Options for metric learning; defaults: GoogLeNet on CUB, Adam, batches of 16 classes with 5 images each."""
 
     scaled: ClassVar[Mapping[str, int]] = {"warm_epochs": 0}
 

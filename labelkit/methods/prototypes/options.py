@@ -29,7 +29,8 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
     )
     num_classes: int | None = _DATA(
         None,
-        "Number of classifier outputs. Default: number of classes in the dataset, even those without usable images.",
+        "Number of classifier outputs. Default: number of classes in the dataset, including those without usable "
+        "images.",
         ge=2,
     )
 
