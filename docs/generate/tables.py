@@ -78,8 +78,8 @@ def _datasets() -> str:
                     "License": text(spec.license),
                     "Files": text(spec.layout),
                     "Images": _images(spec),
-                    "Classes of pixels": str(spec.num_mask_classes or ""),
-                    "Classes of objects": str(spec.num_object_classes or ""),
+                    "Pixel classes": str(spec.num_mask_classes or ""),
+                    "Object classes": str(spec.num_object_classes or ""),
                 }
             ),
         )
