@@ -318,7 +318,7 @@ def _classes_sentence(
     config: StartConfig,
     groups: Mapping[str, Any],
     rows: Sequence[tuple[str, ...]],
-    suggestions: Mapping[str, int] | None,
+    suggestions: Mapping[str, int] | None = None,
 ) -> str:
     used = len({row[1] for row in rows})
     if all(row[2] == "given" for row in rows):
