@@ -9,6 +9,7 @@ from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -135,10 +136,6 @@ class PlanBatchSampler:
             yield [plan]
 
 
-def _unwrap_single(items: list[T]) -> T:
-    return items[0]
-
-
 def prefetch(items: Iterator[T]) -> Iterator[T]:
     """Prefetch the next item in a thread while the caller processes the current one."""
     with ThreadPoolExecutor(1) as pool:
@@ -198,7 +195,7 @@ def build_loader(
         _Items(read),
         batch_sampler=plans,
         num_workers=num_workers,
-        collate_fn=_unwrap_single,
+        collate_fn=itemgetter(0),  # a batch is a single item
         # its own generator: the loader draws a number in every pass, by default from the global generator
         generator=torch.Generator().manual_seed(0),
         **options,
