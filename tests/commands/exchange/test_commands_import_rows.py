@@ -447,7 +447,7 @@ def test_a_csv_that_cannot_be_used_is_refused_with_its_line(
     [
         (np.array([[1.0, np.nan]]), "x.npy row 0: value 1 is nan"),
         (np.array([["a"]]), "are not supported"),
-        (np.ones(3), "shape (3), expected (n, d)"),
+        (np.ones(3), "shape (3,), expected (n, d)"),
         (np.ones((0, 3)), "shape (0, 3), expected (n, d)"),
         (np.array([[None]]), "NumPy cannot read it (Array can"),
     ],
