@@ -7,7 +7,7 @@ ways on the same held-out images. Raw pixels and untrained networks are included
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,14 +170,13 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
         return
     now = {name: value for name, value in config.to_yaml_dict().items() if name not in CompareConfig.resumable_fields}
     about = config.keep / _ABOUT
-    with ExitStack() as stack:
-        with translate_os_errors(config.keep):
-            existing = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
-            # a lock without other files was left by a comparison that was stopped at its start
-            if existing - {"lock"} and _ABOUT not in existing:
-                raise ConfigError("--keep", f"{config.keep} is not a comparison folder", "Choose a new folder.")
-            config.keep.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(hold_lock(config.keep))
+    with translate_os_errors(config.keep):
+        existing = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
+        # a lock without other files was left by a comparison that was stopped at its start
+        if existing - {"lock"} and _ABOUT not in existing:
+            raise ConfigError("--keep", f"{config.keep} is not a comparison folder", "Choose a new folder.")
+        config.keep.mkdir(parents=True, exist_ok=True)
+    with hold_lock(config.keep):
         if about.exists():
             then = stored_record(about)
             differing = [
