@@ -301,14 +301,13 @@ def _scale_16_bit(image: Image.Image) -> Image.Image:
 
 
 def _is_transparent(image: Image.Image) -> bool:
-    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or image.info.get("transparency") is not None
+    return image.mode in ("RGBA", "LA", "PA", "La") or image.info.get("transparency") is not None
 
 
 def _blend_with_white(image: Image.Image) -> Image.Image:
     if not _is_transparent(image):
         return image
-    if image.mode in ("La", "RGBa"):
-        image = image.convert("LA" if image.mode == "La" else "RGBA")
-    image = image.convert("RGBA")
+    if image.mode == "La":
+        image = image.convert("LA")
     white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, image).convert("RGB")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")

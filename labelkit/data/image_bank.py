@@ -26,12 +26,12 @@ from labelkit.data.views.spec import EmbeddingView, Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views, resize_images
 from labelkit.data.workers import BatchPlan, Reader
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.formatting import percent
+from labelkit.formatting import first_few, percent
 
 SMALL_SIDE: Final = 64
 # Largest factor by which views may shrink images in memory; grid sampling does not average and would skip pixels.
 MAX_SHRINK_IN_MEMORY: Final = 1.5
-MAX_BAD_SHOWN: Final = 10
+_MAX_BAD_SHOWN: Final = 10
 MEMORY_BYTES: Final = 2 << 30  # limit on the tensor of images in memory
 GPU_SHARE: Final = 0.25  # fraction of a GPU's free memory that images may occupy
 _READ_CHUNK: Final = 64
@@ -136,16 +136,11 @@ class ImageBank:
         total = len(self.dataset)
         if len(self.rows) and len(self.bad) <= max_bad * total:
             return
-        shown = [f"{self.dataset.sample_ids[row]}: {self.bad[row]}" for row in sorted(self.bad)[:MAX_BAD_SHOWN]]
-        if len(self.bad) > len(shown):
-            shown.append(f"and {len(self.bad) - len(shown)} more")
-        raise DatasetError(
-            self.dataset.name,
-            f"{len(self.bad)} of {total} images cannot be read; at most {percent(max_bad)}% are allowed\n  "
-            + "\n  ".join(shown)
-            + "\n",
-            "Repair or remove these images, or allow more with --max-bad.",
-        )
+        faults = (f"{self.dataset.sample_ids[row]}: {reason}" for row, reason in self.bad.items())
+        problem = f"{len(self.bad)} of {total} images cannot be read; at most {percent(max_bad)}% are allowed\n  "
+        problem += first_few(faults, _MAX_BAD_SHOWN, "\n  ") + "\n"
+        remedy = "Repair or remove these images, or allow more with --max-bad."
+        raise DatasetError(self.dataset.name, problem, remedy)
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the images, or embeddings, of the given rows as a tensor (b, ...) on the device.

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, Final, cast
 
 from labelkit.data.decode import EncodedImage
 from labelkit.errors import DatasetError
+from labelkit.formatting import first_few
 
 # Number of bytes read ahead while an archive is listed.
 _AHEAD: Final = 1 << 20
-_MAX_SHOWN: Final = 3
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GO_ON: Final = (
     "Check the file or the connection, and run the same command again; commands that save their progress continue."
@@ -124,8 +124,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
         missing += [name] * (not matches)
         found |= {one: FileLocation(system, one) for one in matches}
     if missing:
-        shown = ", ".join(missing[:_MAX_SHOWN]) + (", ..." if len(missing) > _MAX_SHOWN else "")
-        problem = f"{len(missing)} of {len(named)} files are missing: {shown}"
+        problem = f"{len(missing)} of {len(named)} files are missing: {first_few(missing)}"
         raise DatasetError(text, problem, "Check the folder and the pattern, or list fewer files.")
     return [found[name] for name in sorted(found, key=lambda one: one.encode("utf-8", "surrogateescape"))]
 

@@ -22,6 +22,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
+from labelkit.formatting import first_few
 
 # Maximum number of classes listed in a warning.
 _NAMED = 20
@@ -54,9 +55,8 @@ def _unlabeled_classes_warning(
     missed = [i for i in wanted if not labeled[classes.labels == i].any()]
     if not missed:
         return ()
-    names = ", ".join(classes.title(i).removeprefix("class ") for i in missed[:_NAMED])
-    more = ", ..." if len(missed) > _NAMED else ""
-    warning = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes have no labeled image: {names}{more}"
+    names = first_few((classes.title(i).removeprefix("class ") for i in missed), _NAMED)
+    warning = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes have no labeled image: {names}"
     if drawn and labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
         warning += (
             "; labels are drawn from all images of old classes together, not per class: a larger label ratio or "

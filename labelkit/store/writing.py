@@ -27,7 +27,7 @@ from labelkit.errors import (
     StoreError,
     output_exists,
 )
-from labelkit.formatting import percent
+from labelkit.formatting import first_few, percent
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest, temporary_name, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
@@ -229,12 +229,10 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     def _too_many(self, skipped: Mapping[int, str], max_bad: float) -> DatasetError:
         total = len(self.plan.sample_ids)
-        first = sorted(skipped)[:_SHOWN_FAULTS]
-        faults = "; ".join(f"{self.plan.sample_ids[row]}: {skipped[row]}" for row in first)
-        more = f"; and {len(skipped) - len(first)} more" if len(skipped) > len(first) else ""
+        faults = (f"{self.plan.sample_ids[row]}: {skipped[row]}" for row in sorted(skipped))
         problem = (
             f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)}%, but only "
-            f"{percent(max_bad)}% are allowed): {faults}{more}"
+            f"{percent(max_bad)}% are allowed): {first_few(faults, _SHOWN_FAULTS, '; ')}"
         )
         remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to skip them."
         return DatasetError(str(self.out), problem, remedy)

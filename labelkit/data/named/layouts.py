@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.files import read_bytes
-
-MAX_NAMES_SHOWN: Final = 3
+from labelkit.formatting import first_few
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ def list_files(
         found = Counter(row.split for row in listed if row.sample_id not in missing_ids)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
         expected_of = {split: ImageCount(expected[i]) for i, split in enumerate(split_names)}
-        problem = f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}"
+        problem = f"{compare_counts(found_of, expected_of)}; missing: {first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     return build_numbered_listing(
         name,
@@ -255,7 +254,7 @@ def attach_masks(
     assert root is not None
     files = tuple(mask_of(sample_id) for sample_id in dataset.sample_ids)
     if missing := _missing(root, files):
-        problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {abbreviate_names(missing)}"
+        problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     return replace(dataset, masks=FileMasks(root, files, build_class_table(meaning)), mask_classes=tuple(mask_classes))
 
@@ -352,13 +351,6 @@ def compare_counts(found: Mapping[str, int], expected: Mapping[str, ImageCount])
     return "; ".join(
         f"{split}: expected {count} images, found {found.get(split, 0):,}" for split, count in expected.items()
     )
-
-
-def abbreviate_names(names: Sequence[str]) -> str:
-    """Join the first few names, and append the number of the others."""
-    more = len(names) - MAX_NAMES_SHOWN
-    shown = ", ".join(names[:MAX_NAMES_SHOWN])
-    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _exists(folder: Path, name: str) -> bool:

@@ -4,17 +4,15 @@ Each function lists one dataset of `labelkit.data.registry.DATASETS` from its en
 Contradictory lists raise ``KeyError``, ``ValueError`` or ``IndexError``, which the caller reports as damage.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from labelkit.data.datasets import ImageDataset, sort_by_bytes
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import (
     DatasetSpec,
     ListedImage,
-    abbreviate_names,
     build_named_listing,
     compare_counts,
     list_class_folders,
@@ -23,6 +21,7 @@ from labelkit.data.named.layouts import (
     read_table,
 )
 from labelkit.errors import DatasetError, DatasetIncomplete
+from labelkit.formatting import first_few
 
 
 def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -124,7 +123,7 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
     train, val = files.values()
     names = sort_by_bytes(name for name, images in train.items() if images)
     if extra := sorted(set(val) - set(names)):
-        raise ValueError(f"small-validation contains classes that small-train does not: {abbreviate_names(extra)}")
+        raise ValueError(f"small-validation contains classes that small-train does not: {first_few(extra)}")
     return _class_folders(spec, root, files, names)
 
 
@@ -191,8 +190,8 @@ def _class_folders(
 
 def _check_image_counts(spec: DatasetSpec, root: Path, rows: Iterable[ListedImage]) -> None:
     """Reject folders whose number of images differs from the published one, since no list of files is published."""
-    counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
-    found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}
+    counts = Counter(row.split for row in rows)
+    found = {split: counts[i] for i, split in enumerate(spec.num_images)}
     if not all(count.agrees(found[split]) for split, count in spec.num_images.items()):
         problem = compare_counts(found, spec.num_images)
         raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent))

@@ -26,7 +26,7 @@ from labelkit.data.datasets import FileSource, build_listing, sort_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder
 from labelkit.errors import ConfigError, DatasetError, StoreError
-from labelkit.formatting import percent
+from labelkit.formatting import first_few, percent
 from labelkit.pipelines.predict.options import PredictConfig
 from labelkit.pipelines.start.record import RECORD, Record, find_last_finished_round
 from labelkit.progress import current_progress
@@ -258,9 +258,8 @@ def _build_result(
         table = Table("predictions", list(counts), [list(counts.values())])
     total, fault = len(predictions) + len(skipped), None
     if len(skipped) > config.max_bad * total:
-        named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
-        more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-        problem = f"{len(skipped)} of {total} cannot be read (allowed: {percent(config.max_bad)}%): {named}{more}"
+        named = first_few((f"{name}: {reason}" for name, reason in skipped), _SHOWN, "; ")
+        problem = f"{len(skipped)} of {total} cannot be read (allowed: {percent(config.max_bad)}%): {named}"
         fault = DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
     return SimpleResult(values, made, (table,), text=text, fault=fault)
 

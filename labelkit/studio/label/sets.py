@@ -27,6 +27,7 @@ from labelkit.commands.common.label_files import find_labels_result
 from labelkit.commands.common.outputs import check_output
 from labelkit.data.decode import BadImageError, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
+from labelkit.formatting import first_few
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name, translate_os_errors
 from labelkit.store.csv_table import csv_text
@@ -242,8 +243,7 @@ def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, p
             else:
                 place.write_bytes(content)
     if bad:
-        more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-        problem = f"{len(bad)} of {len(places)} images cannot be exported: {'; '.join(bad[:_SHOWN])}{more}"
+        problem = f"{len(bad)} of {len(places)} images cannot be exported: {first_few(bad, _SHOWN, '; ')}"
         raise DatasetError(str(root), problem, "Embed these images again, or pass --dataset (and --data-root).")
 
 
