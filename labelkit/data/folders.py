@@ -133,9 +133,8 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
             found[inner] = file
     ignored.update(kind for _, kind in left)
     if {"images", "masks"} <= {part for name in found for part in name.split("/")[:2]}:
-        raise DatasetError(
-            address, "contains images/ and masks/, but masks are read only from local folders", "Download the folder."
-        )
+        problem = "contains images/ and masks/, but masks are read only from local folders"
+        raise DatasetError(address, problem, "Download the folder.")
     ids = sort_by_bytes(found)
     source = RemoteSource(tuple(found[one] for one in ids))
     name = path.rsplit("/", 1)[-1] or address

@@ -81,10 +81,8 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     boxes = plan.objects.boxes
     if plan.mirror:
         boxes = np.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], axis=1)
-    target = {
-        "boxes": torch.from_numpy(boxes.astype(np.float32)),
-        "labels": torch.from_numpy(plan.objects.labels + 1),
-    }
+    labels = torch.from_numpy(plan.objects.labels + 1)
+    target = {"boxes": torch.from_numpy(boxes.astype(np.float32)), "labels": labels}
     if plan.masks:
         try:
             outlined = rasterize(plan.objects.outlines or (), height, width)

@@ -18,9 +18,7 @@ from labelkit.formatting import first_few
 # Number of bytes read ahead while an archive is listed.
 _AHEAD: Final = 1 << 20
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_GO_ON: Final = (
-    "Check the file or the connection, and run the same command again; commands that save their progress continue."
-)
+_GO_ON: Final = "Check the file or the connection, and run the command again; it continues if it saves its progress."
 
 
 def is_address(text: str) -> bool:

@@ -232,18 +232,14 @@ def read_label_csv(
     for row in rows:
         if not row.label:
             continue
-        if found.setdefault(row.path, row.label) != row.label:
-            faults.append(
-                f"line {row.line}: {row.path!r} is {found[row.path]!r} in an earlier line and {row.label!r} here"
-            )
+        if (first := found.setdefault(row.path, row.label)) != row.label:
+            faults.append(f"line {row.line}: {row.path!r} is {first!r} in an earlier line and {row.label!r} here")
     _raise_faults(str(path), faults)
     if not found and not empty_ok:
         raise DatasetError(str(path), "no rows are labeled", "Fill in the label column for at least some rows.")
     if tell is not None:
         if any(row.label and not row.given for row in rows):
-            tell(
-                f"{path}: all labels are used; the column labeled hides labels only if the file is passed as --dataset"
-            )
+            tell(f"{path}: all labels are used; the column labeled hides labels only in a file passed as --dataset")
         if any(row.split for row in rows):
             tell(
                 f"{path}: the split column is not used; to use it, pass the file as --dataset, with --data-root "

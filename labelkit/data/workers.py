@@ -174,9 +174,8 @@ def count_workers(requested: int | None, images: int, batch_bytes: int, show_mes
     room = shutil.disk_usage(SHARED_MEMORY).free // batch_bytes
     found = min(wanted, max(0, (room - 1) // 2))  # each process prepares two batches in advance, and one is in use
     if found < wanted:
-        show_message(
-            f"using only {found} of {wanted} decoding processes: {SHARED_MEMORY} is small (docker run --shm-size=8g)"
-        )
+        told = f"using only {found} of {wanted} decoding processes"
+        show_message(f"{told}: {SHARED_MEMORY} is small (docker run --shm-size=8g)")
     return found
 
 

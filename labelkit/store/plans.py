@@ -224,7 +224,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
     differing = differing_keys(stored.to_json(), plan.to_json())
     keys = {key if key.startswith("reuse.") else key.partition(".")[0] for key in differing}
     same_names = all(
-        stored._columns[name] == plan._columns[name] for name in ("class_names", "old_classes", "split_names")
+        stored._columns[key] == plan._columns[key] for key in ("class_names", "old_classes", "split_names")
     )
     # The copied rows follow from the listing, but they must come from the same stores.
     # A newer version may continue: its embeddings depend on the model, which is compared.

@@ -312,9 +312,8 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
     array = np.asarray(value)
     column = schema.RESULT_COLUMNS.get(name)
     if column is not None:
-        return array.astype(
-            f"<{column.types[0]}", casting="same_kind" if array.dtype.kind != "b" else "unsafe", copy=False
-        )
+        casting: Any = "unsafe" if array.dtype.kind == "b" else "same_kind"
+        return array.astype(f"<{column.types[0]}", casting=casting, copy=False)
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
     if array.dtype.kind == "U":

@@ -171,10 +171,8 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             state = f"and contains {len(asked & held):,} of these {len(asked):,} images{others}"
             return output_exists(self.out, state=state, instead=new if asked & held and asked - held else "")
         numerics = differing_keys(store.model.numerics, self.plan.model.numerics)
-        told = (
-            f" ({', '.join(numerics)} differ)" if numerics else " (such as labels, splits, --dtype, --views or --reuse)"
-        )
-        return output_exists(self.out, state=f"and was created from these images with other options{told}")
+        told = f"{', '.join(numerics)} differ" if numerics else "such as labels, splits, --dtype, --views or --reuse"
+        return output_exists(self.out, state=f"and was created from these images with other options ({told})")
 
     def _published_plan(self) -> str | None:
         try:

@@ -187,7 +187,7 @@ def test_a_label_that_a_list_of_images_would_hide_is_used_with_a_note(tmp_path: 
     path, told = tmp_path / "labels.csv", list[str]()
     path.write_text("path,label,labeled\na.png,cat,0\n")
     assert read_label_csv(path, tell=told.append) == {"a.png": "cat"}
-    assert "all labels are used; the column labeled hides labels only if" in told[0]
+    assert "all labels are used; the column labeled hides labels only in" in told[0]
 
 
 def test_a_wrong_path_of_a_table_is_named_with_what_to_pass(tmp_path: Path) -> None:

@@ -186,10 +186,8 @@ def build_named_listing(
     spec: DatasetSpec, root: Path, listed: Sequence[ListedImage], class_names: Sequence[str] = ()
 ) -> ImageDataset:
     """Build the listing of a registered dataset from its official lists; see ``list_files``."""
-    remedy = spec.remedy(root.parent)
-    return list_files(
-        spec.name, root, listed, class_names=class_names, split_names=tuple(spec.num_images), remedy=remedy
-    )
+    splits, remedy = tuple(spec.num_images), spec.remedy(root.parent)
+    return list_files(spec.name, root, listed, class_names=class_names, split_names=splits, remedy=remedy)
 
 
 def list_files(

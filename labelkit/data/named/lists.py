@@ -101,9 +101,8 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
         raise ValueError(f"{min(both)} is in both the training split and the query or gallery set")
     class_names = [*sorted(items[0]), *sorted(items[1])]
     number = {item: i for i, item in enumerate(class_names)}
-    return build_named_listing(
-        spec, root, [ListedImage(image, number[item], split) for image, item, split in found], class_names
-    )
+    rows = [ListedImage(image, number[item], split) for image, item, split in found]
+    return build_named_listing(spec, root, rows, class_names)
 
 
 def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:

@@ -77,9 +77,8 @@ def _with_masks(
     classes: Iterable[str] = (),
 ) -> ImageDataset:
     """List the images of each split, in the order of the splits, with their masks; see ``attach_masks``."""
-    dataset = build_named_listing(
-        spec, root, [ListedImage(name, -1, split) for split, part in enumerate(images) for name in part]
-    )
+    rows = [ListedImage(name, -1, split) for split, part in enumerate(images) for name in part]
+    dataset = build_named_listing(spec, root, rows)
     return attach_masks(dataset, mask_of, meaning, tuple(classes), spec.remedy(root.parent))
 
 
@@ -181,9 +180,8 @@ def _read_presence(path: Path) -> dict[str, int]:
     for number, line in enumerate(read_lines(path), 1):
         words = line.split()
         if words and (len(words) != 2 or words[1] not in _PRESENCE):
-            raise DatasetError(
-                f"{path}:{number}", f"{line!r} is not an image name followed by 1, 0 or -1", "Unpack the file again."
-            )
+            problem = f"{line!r} is not an image name followed by 1, 0 or -1"
+            raise DatasetError(f"{path}:{number}", problem, "Unpack the file again.")
         if words:
             found[words[0]] = _PRESENCE[words[1]]
     return found

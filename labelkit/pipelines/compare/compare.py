@@ -290,9 +290,7 @@ def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], ro
         "method", "labels", "network", "length", f"{config.neighbors}-NN", "k-means", "R@1", "own", "minutes", "MiB",
         "runs",
     ]  # fmt: skip
-    failures: list[list[Cell]] = [
-        [row.name, seed, reason] for row in rows for seed, reason in sorted(row.failures.items())
-    ]
+    failures: list[list[Cell]] = [[row.name, *failure] for row in rows for failure in sorted(row.failures.items())]
     failed = (Table("failed runs", ["method", "seed", "reason"], failures),) if failures else ()
     return Table(title, columns, lines), *failed
 

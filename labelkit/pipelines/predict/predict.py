@@ -121,9 +121,8 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
     photos = list(dict.fromkeys(_list_photos(config, stores)))
     if not photos and not stores:
-        raise DatasetError(
-            "standard input", "contains no photo paths", "Write one path per line, or separate paths with NUL."
-        )
+        remedy = "Write one path per line, or separate paths with NUL."
+        raise DatasetError("standard input", "contains no photo paths", remedy)
     store, result, rule = load_prediction_source(config.from_, config.result)
     min_confidence = config.min_confidence
     if min_confidence is None:

@@ -117,9 +117,8 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
     if config.export == "imagefolder":
         written = [row for row in written if final.labels[row] >= 0]
         if not written:
-            raise DatasetError(
-                str(store.path), "no image is labeled, so there are no class folders", "Label some images first."
-            )
+            problem = "no image is labeled, so there are no class folders"
+            raise DatasetError(str(store.path), problem, "Label some images first.")
     rows = np.array(written, dtype=np.int64)
     names = [store.split_names[number] for number in np.unique(splits[rows[final.labels[rows] >= 0]]) if number >= 0]
     if len(names) > 1 and config.export != "atlas":
@@ -198,9 +197,8 @@ def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDAr
 def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: _Set) -> None:
     images = open_store_images(store, config.dataset, config.data_root)
     if images.root is None:
-        raise DatasetError(
-            images.name, "its images are not files that can be copied", "Use --export coco, --export atlas, or --csv."
-        )
+        remedy = "Use --export coco, --export atlas, or --csv."
+        raise DatasetError(images.name, "its images are not files that can be copied", remedy)
     root = images.root.resolve()
     if out.resolve().is_relative_to(root):
         problem = f"{out} is inside the image folder {root}"
