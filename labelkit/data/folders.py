@@ -155,11 +155,11 @@ def _listing(
     notes = describe_ignored_files(ignored)
     if not ids:
         suffixes = " ".join(sorted(image_suffixes()))
-        raise DatasetError(
-            where,
-            "contains no images" + "".join(f" ({note.removeprefix('ignored: ')})" for note in notes),
-            f"Add images ({suffixes}) to this folder, to class folders, or to train/, val/, test/ with class folders.",
+        problem = "contains no images" + "".join(f" ({note.removeprefix('ignored: ')})" for note in notes)
+        remedy = (
+            f"Add images ({suffixes}) to this folder, to class folders, or to train/, val/, test/ with class folders."
         )
+        raise DatasetError(where, problem, remedy)
     split_of, class_of, class_notes = infer_splits_and_classes(ids)
     notes += class_notes
     doubt = None if any_classes else _explain_doubtful_classes(class_of)

@@ -170,12 +170,9 @@ class ImageBank:
         for spec in views:
             largest = side if spec.area_range is None else side * math.sqrt(spec.area_range[1])
             if largest > MAX_SHRINK_IN_MEMORY * spec.size:
-                raise ConfigError(
-                    "--image-size",
-                    f"views of {spec.size} pixels are too small for cached images of {side} pixels, as some pixels "
-                    "would be skipped",
-                    "Raise --image-size (or --local-size), or reduce the area of the views (--local-scale).",
-                )
+                problem = f"views of {spec.size} pixels would skip some pixels of cached images of {side} pixels"
+                remedy = "Raise --image-size (or --local-size), or reduce the area of the views (--local-scale)."
+                raise ConfigError("--image-size", problem, remedy)
 
     def make_views(self, plan: BatchPlan, normalize: Normalize) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
         """Make all views of images in memory; see :func:`labelkit.data.views.transforms.apply_views`."""

@@ -117,12 +117,9 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
             outside = find_outside_box(known[sample_id][0].boxes, size)
             if outside is not None:
                 entry = file.objects[image][outside]
-                raise DatasetError(
-                    str(file.path),
-                    f"annotation {entry.id}: bbox {list(entry.bbox)} is mostly outside its image of "
-                    f"{size[1]} x {size[0]} pixels",
-                    "Correct or remove this bbox (left, top, width, height in pixels).",
-                )
+                problem = f"bbox {list(entry.bbox)} is mostly outside its image of {size[1]} x {size[0]} pixels"
+                remedy = "Correct or remove this bbox (left, top, width, height in pixels)."
+                raise DatasetError(str(file.path), f"annotation {entry.id}: {problem}", remedy)
     if not any(len(objects) for objects, _ in known.values()):
         remedy = "Use the annotation file with instances, not the one with captions."
         raise DatasetError(str(first.path), "has no boxes", remedy)

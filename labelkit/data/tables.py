@@ -222,13 +222,11 @@ def read_label_csv(
     table = _read_csv_rows(path, label_column, empty_ok=empty_ok)
     rows = table.rows
     if guesses := sum(row.guess and bool(row.label) for row in rows):
-        raise DatasetError(
-            str(path),
-            f"{guesses} of {len(rows)} labels were predicted by labelkit (their kind is known, new or unsure), so they "
-            "cannot serve as ground truth",
-            "Pass a file with only the labels that you know, such as given.csv, or only the lines that you "
-            "corrected, with the columns path and label.",
+        problem = (
+            f"{guesses} of {len(rows)} labels were predicted by labelkit (their kind is known, new or unsure), so "
         )
+        remedy = "Pass a file with only labels that you know, such as given.csv, or only the lines that you corrected."
+        raise DatasetError(str(path), f"{problem}they cannot serve as ground truth", remedy)
     for row in rows:
         if not row.label:
             continue

@@ -6,7 +6,7 @@ The formats are described in ``docs/inside/file_format.txt``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,8 @@ class Matches:
     def reversed(self) -> Matches:
         """Return the same pairs with the first and second image swapped."""
         back = np.linalg.inv(self.homographies) if len(self) else self.homographies
-        return Matches(
-            self.pairs[:, ::-1],
-            self.inliers,
-            back / back[:, 2:, 2:],
-            self.boxes[:, ::-1],
-            self.keypoints[:, :, ::-1],
-            self.keypoint_counts,
-        )
+        pairs, boxes, keypoints = self.pairs[:, ::-1], self.boxes[:, ::-1], self.keypoints[:, :, ::-1]
+        return replace(self, pairs=pairs, homographies=back / back[:, 2:, 2:], boxes=boxes, keypoints=keypoints)
 
 
 def make_empty_matches() -> Matches:

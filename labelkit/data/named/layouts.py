@@ -220,17 +220,9 @@ def list_files(
         expected_of = {split: ImageCount(expected[i]) for i, split in enumerate(split_names)}
         problem = f"{compare_counts(found_of, expected_of)}; missing: {first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
-    return build_numbered_listing(
-        name,
-        root,
-        names,
-        np.array(labels, dtype=np.int64),
-        np.array(splits, dtype=np.int64),
-        FileSource(root, names),
-        class_names=class_names,
-        split_names=split_names,
-        listed=True,
-    )
+    numbers, parts, source = np.array(labels, np.int64), np.array(splits, np.int64), FileSource(root, names)
+    facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "listed": True}
+    return build_numbered_listing(name, root, names, numbers, parts, source, **facts)
 
 
 def attach_masks(
@@ -281,15 +273,11 @@ def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> d
     try:
         with os.scandir(folder) as entries:
             classes = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-        return {
-            name: [file for file in _names_in(folder / name) if _is_image(file)]
-            if wanted is None or name in wanted
-            else []
-            for name in classes
-        }
+        files = {name: _names_in(folder / name) if wanted is None or name in wanted else [] for name in classes}
     except OSError as error:
         problem = f"cannot be listed: {error.strerror}"
         raise DatasetError(str(error.filename or folder), problem, "Check the permissions of this folder.") from error
+    return {name: [file for file in listed if _is_image(file)] for name, listed in files.items()}
 
 
 def read_table(path: Path) -> dict[str, str]:

@@ -161,12 +161,10 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
     for images in (root, *named, above):
         if (images / "train").is_dir() and (images / "val").is_dir():
             return build_named_listing(spec, images, rows, names)
-    raise DatasetIncomplete(
-        spec.name,
-        f"the lists are in {root}, but there is no imagenet/ with train/ and val/ in {above}",
-        f"Download ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
-        f"imagenet/val/<wnid>/ in {above}.",
-    )
+    problem = f"the lists are in {root}, but there is no imagenet/ with train/ and val/ in {above}"
+    place = f"imagenet/train/<wnid>/ and imagenet/val/<wnid>/ in {above}"
+    remedy = f"Download ILSVRC 2012 from https://image-net.org/download.php and unpack it as {place}."
+    raise DatasetIncomplete(spec.name, problem, remedy)
 
 
 def _class_folders(
