@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from labelkit.data.datasets import ImageDataset, build_listing
 from labelkit.data.decode import MAX_FILE_BYTES, BadImageError, EncodedImage, image_suffixes
 from labelkit.data.folders import describe_ignored_files, exclusion_reason, infer_splits_and_classes, split_from_name
-from labelkit.data.remote import FileLocation, match_files
+from labelkit.data.remote import FileLocation, convert_errors, match_files
 from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, missing_labels_note
 from labelkit.errors import DatasetError
@@ -301,25 +301,19 @@ def _read_listing(
     import pyarrow.parquet as pq
 
     where = str(path)
-    try:
-        with path.open() as file, pq.ParquetFile(file) as table:
-            schema = table.schema_arrow
-            wanted = column or _image_column(schema, where)
-            if wanted not in schema.names:
-                problem = f"has no column {wanted!r}, but the other files do"
-                raise DatasetError(where, problem, "Pass files from the same dataset.")
-            groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
-            features = _read_class_names(schema.metadata or {})
-            others = [name for name in schema.names if name != wanted]
-            label, fault = find_label_column(others, label_column, [name for name in others if name in features])
-            if label_column is not None and not label:
-                raise DatasetError(where, fault, "Choose another column with --label-column.")
-            values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
-    except DatasetError:
-        raise
-    except Exception as error:  # errors of pyarrow, fsspec and its backends
-        reason = " ".join(str(error).split())
-        raise DatasetError(where, f"cannot be read as Parquet: {reason}", "Download the file again.") from error
+    with convert_errors(where), path.open() as file, pq.ParquetFile(file) as table:
+        schema = table.schema_arrow
+        wanted = column or _image_column(schema, where)
+        if wanted not in schema.names:
+            problem = f"has no column {wanted!r}, but the other files do"
+            raise DatasetError(where, problem, "Pass files from the same dataset.")
+        groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+        features = _read_class_names(schema.metadata or {})
+        others = [name for name in schema.names if name != wanted]
+        label, fault = find_label_column(others, label_column, [name for name in others if name in features])
+        if label_column is not None and not label:
+            raise DatasetError(where, fault, "Choose another column with --label-column.")
+        values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
     return wanted, groups, values, features.get(label, []), fault
 
 
@@ -336,11 +330,10 @@ def _image_column(schema: Any, where: str) -> str:
     usual = [name for name in IMAGE_COLUMNS if name in names]
     if len(names) == 1 or usual:
         return usual[0] if usual else names[0]
-    shown = ", ".join(schema.names)
     if names:
         problem = f"{len(names)} columns may contain the images: {', '.join(names)}"
         raise DatasetError(where, problem, f"Rename the correct column to {IMAGE_COLUMNS[0]}.")
-    problem = f"has no image column (columns: {shown})"
+    problem = f"has no image column (columns: {', '.join(schema.names)})"
     raise DatasetError(where, problem, "Add a column with the bytes of the image files.")
 
 

@@ -60,7 +60,7 @@ class FileLocation:
         Raises:
             DatasetError: it no longer exists, cannot be read, or ends before ``stop``.
         """
-        with _convert_errors(str(self)):
+        with convert_errors(str(self)):
             content = bytes(self.system.cat_file(self.path, start=start, end=stop))
         if start is not None and stop is not None and len(content) != stop - start:
             problem = f"returned {len(content):,} bytes instead of {stop - start:,}"
@@ -93,7 +93,7 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
     Raises:
         DatasetError: it does not exist, is empty, or cannot be listed, or the package for such URLs is missing.
     """
-    with _convert_errors(address):
+    with convert_errors(address):
         system, path = _open_file_system(address)
         found = system.find(path, detail=True)
         files = [FileLocation(system, name) for name, entry in found.items() if entry.get("type") == "file"]
@@ -114,7 +114,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
     missing = []
     named = list(names)
     for name in named:
-        with _convert_errors(name):
+        with convert_errors(name):
             system, path = _open_file_system(name)
             pattern = re.search(r"[*?\[]", path) is not None
             matches = system.glob(path) if pattern and not system.isfile(path) else [path]
@@ -143,7 +143,7 @@ def _open_file_system(address: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _convert_errors(where: str) -> Iterator[None]:
+def convert_errors(where: str) -> Iterator[None]:
     """Convert any backend error to a :class:`DatasetError` that names the unreadable file."""
     try:
         yield

@@ -30,7 +30,6 @@ from labelkit.data.datasets import (
     natural_key,
     sort_by_bytes,
 )
-from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
@@ -49,26 +48,9 @@ _MAX_SHOWN: Final = 200
 _COLUMNS_SHOWN: Final = 12
 _LABELS_SHOWN: Final = 5
 
-PATH_COLUMNS: Final = (
-    "path",
-    "image_path",
-    "img_path",
-    "file_path",
-    "filepath",
-    "filepaths",
-    "filename",
-    "file_name",
-    "image_name",
-    "file",
-    "image",
-    "img",
-    "name",
-    "image_id",
-    "id",
-    "sample_id",
-    "uri",
-    "url",
-    "path_escaped",
+PATH_COLUMNS: Final = tuple(
+    "path image_path img_path file_path filepath filepaths filename file_name image_name file image img name image_id id "
+    "sample_id uri url path_escaped".split()
 )
 """Accepted headers of the path column, of which the first one present is used; case is ignored, and spaces count
 as ``_``."""
@@ -222,11 +204,9 @@ def read_label_csv(
     table = _read_csv_rows(path, label_column, empty_ok=empty_ok)
     rows = table.rows
     if guesses := sum(row.guess and bool(row.label) for row in rows):
-        problem = (
-            f"{guesses} of {len(rows)} labels were predicted by labelkit (their kind is known, new or unsure), so "
-        )
+        problem = f"{guesses} of {len(rows)} labels were predicted by labelkit (their kind is known, new or unsure), "
         remedy = "Pass a file with only labels that you know, such as given.csv, or only the lines that you corrected."
-        raise DatasetError(str(path), f"{problem}they cannot serve as ground truth", remedy)
+        raise DatasetError(str(path), f"{problem}so they cannot serve as ground truth", remedy)
     for row in rows:
         if not row.label:
             continue
@@ -326,11 +306,7 @@ def _read_csv_rows(
     def column(at: int | None, default: str = "") -> list[str]:
         return [default if at is None else fields[at].strip() for _, fields in lines]
 
-    paths = [fields[at_path] for _, fields in lines]
     labels: list[str | None] = [None if at_label is None else fields[at_label] for _, fields in lines]
-    if lines and at_label is not None and _are_images(labels) and not _are_images(paths):
-        problem = f"column {names[at_label]!r} contains image file names, but column {names[at_path]!r} does not"
-        raise DatasetError(where, problem, "Swap the names of these two columns in the first line.")
     if not lines and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", "Add a line for each image below the header.")
     label_notes: list[str] = []
@@ -358,10 +334,10 @@ def _read_csv_rows(
     read = {at_path, at_label, at_split, at_kind, at_file, at_given, *(marks if label_notes else ())}
     unused = [name for at, name in enumerate(names) if name and at not in read]
     classes, notes = class_names(labels)
-    values = zip(lines, paths, classes, splits, column(at_kind), column(at_file), given, strict=True)
+    values = zip(lines, classes, splits, column(at_kind), column(at_file), given, strict=True)
     rows = [
-        _CsvRow(line, path, label, split, kind in GUESSED_KINDS, file, _YES_OR_NO[used])
-        for (line, _), path, label, split, kind, file, used in values
+        _CsvRow(line, fields[at_path], label, split, kind in GUESSED_KINDS, file, _YES_OR_NO[used])
+        for (line, fields), label, split, kind, file, used in values
     ]
     return _CsvTable(rows, label_fault, label_notes + notes, unused)
 
@@ -377,12 +353,6 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DatasetError(where, f"line {line} is not UTF-8", "Save the file as UTF-8.") from error
-
-
-def _are_images(texts: Iterable[str | None]) -> bool:
-    """Return whether most of the nonempty texts look like image file names; ``False`` if all are empty."""
-    found = [Path(text.strip()).suffix.lower() in IMAGE_SUFFIXES for text in texts if text]
-    return 2 * sum(found) > len(found)
 
 
 def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
