@@ -49,8 +49,8 @@ _COLUMNS_SHOWN: Final = 12
 _LABELS_SHOWN: Final = 5
 
 PATH_COLUMNS: Final = tuple(
-    "path image_path img_path file_path filepath filepaths filename file_name image_name file image img name image_id id "
-    "sample_id uri url path_escaped".split()
+    "path image_path img_path file_path filepath filepaths filename file_name image_name file image img name image_id "
+    "id sample_id uri url path_escaped".split()
 )
 """Accepted headers of the path column, of which the first one present is used; case is ignored, and spaces count
 as ``_``."""
