@@ -72,9 +72,6 @@ def _infer_file_splits(paths: Sequence[FileLocation]) -> list[str | None]:
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
 
 
-# ---- tar
-
-
 _MAX_LABEL_BYTES: Final = 1 << 12
 _AGAIN: Final = "Download it again, or check its permissions."
 
@@ -189,9 +186,6 @@ def _read_bytes(file: BinaryIO, offset: int, size: int) -> bytes:
 def _key_of(inner: str) -> str:
     folder, slash, last = inner.rpartition("/")
     return folder + slash + last.split(".", 1)[0]
-
-
-# ---- Parquet
 
 
 IMAGE_COLUMNS: Final = ("image", "img", "jpg", "png", "webp", "bytes", "image_bytes")

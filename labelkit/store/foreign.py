@@ -116,9 +116,6 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
     return [name_text(text) if isinstance(text, bytes) else str(text) for text in values.tolist()]
 
 
-# ---- .npy and .npz
-
-
 def read_arrays(path: Path, wanted: Mapping[str, str | None], arrays: Any = None) -> ForeignRows:
     """Read embeddings and columns from a ``.npy`` or ``.npz`` file, or from arrays that are already loaded."""
     arrays = _load(path) if arrays is None else arrays
@@ -154,9 +151,6 @@ def _foreign_rows(
     columns = {role: _plain_column(values, places[role]) for role, values in arrays.items()}
     left_out = [name for name in members if name not in chosen.values()]
     return ForeignRows(rows, columns, lambda row: f"{places['embeddings']} row {row}", chosen, left_out)
-
-
-# ---- HDF5
 
 
 def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
@@ -210,9 +204,6 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
         else:
             found[role] = np.memmap(handle, dataset.dtype, "r", offset, dataset.shape)
     return _foreign_rows(found, places, {role: f"/{name}" for role, name in chosen.items()}, left_out)
-
-
-# ---- text
 
 
 _COLUMN_NAMES = {

@@ -216,8 +216,6 @@ class CheckedFile:
         inner = f"{self._root}/{path}" if path else self._root
         return f"{self.where}:{inner}" if inner else self.where
 
-    # ---- structure
-
     def _check_header(self, file_format: str | None) -> None:
         texts = self.attributes[""]
         found = str(texts.get("format", "nothing"))
@@ -385,8 +383,6 @@ class CheckedFile:
                 owner.setdefault(axis, f"/{name}")
         return known
 
-    # ---- data
-
     def _rows(self, path: str, start: int = 0, stop: int | None = None) -> Array:
         """Read all rows of a dataset, or a range of them, without verification."""
         info = self.datasets[path]
@@ -468,8 +464,6 @@ class CheckedFile:
             return np.frombuffer(digest, np.uint8).reshape(1, 32)
         return self.read(f"digests/{path}") if self.datasets[path].block_rows else None
 
-    # ---- errors
-
     def _refuse(self, path: str, problem: str) -> NoReturn:
         raise Refused(self.place(path), f"contains something that is not allowed: {problem}", RESTORE)
 
@@ -542,9 +536,6 @@ def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int =
             raise Damaged(where, f"digest {_CHANGED}", RESTORE)
 
 
-# ---- digests
-
-
 def hash_arrays(blocks: Iterable[Array]) -> Any:
     """Return the SHA-256 hash object of the concatenated bytes of several arrays."""
     digest = hashlib.sha256()
@@ -578,9 +569,6 @@ def content_digest(
 
 def _values_text(dtype: np.dtype[Any], shape: tuple[int, ...], digest: str) -> bytes:
     return f" {dtype.str} {'x'.join(map(str, shape)) or 'scalar'} {digest}".encode()
-
-
-# ---- shards
 
 
 @dataclass(frozen=True)

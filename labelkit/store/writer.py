@@ -287,9 +287,6 @@ def _attribute_array(value: AttributeValue) -> Array:
     return np.array(value, dtype="<i8")
 
 
-# ---- stores, in one file or in shards
-
-
 def shard_borders(rows: int, shards: int, first: int = 0) -> tuple[tuple[int, int], ...]:
     """Split rows into nonempty shards of about equal size; return the first and end row (exclusive) of each."""
     count = min(shards, rows - first, schema.MAX_SHARDS)

@@ -141,8 +141,6 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
                     self.warnings.append(f"the store is complete, but its run folder could not be removed: {error}")
         return self.out
 
-    # ---- output location
-
     def _is_finished(self) -> bool:
         if self.out.is_dir():
             raise ConfigError("--out", f"{self.out} is a folder", "Pass a file name.")
@@ -185,12 +183,8 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         # parts are removed only when the store is complete
         check_space(self.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
 
-    # ---- parts
-
     def _read(self, part: int, file: CheckedFile) -> dict[str, NDArray[Any]]:
         return {name: file.read(name) for name in (*self.plan.part_shapes(0), "skipped/rows", "skipped/reasons")}
-
-    # ---- publishing
 
     def _gather(self, max_bad: float, base: EmbeddingStore | None) -> Contents:
         plan = self.plan
@@ -286,9 +280,6 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
         datasets["skipped/sample_ids"] = strings(plan.sample_ids[row] for row in sorted(skipped))
         datasets["skipped/reasons"] = strings(skipped[row] for row in sorted(skipped))
     return contents
-
-
-# ---- embeddings computed elsewhere: checked, and streamed to disk in the order of their names
 
 
 def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:

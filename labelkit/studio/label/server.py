@@ -77,7 +77,6 @@ class _RequestTimeoutProtocol(H11Protocol):
             self._late = None
 
 
-#: Settings of uvicorn.
 SETTINGS: dict[str, Any] = {
     "log_level": "warning",
     "lifespan": "off",

@@ -191,9 +191,6 @@ def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDAr
     return said
 
 
-# ---- folders
-
-
 def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: _Set) -> None:
     images = open_store_images(store, config.dataset, config.data_root)
     if images.root is None:
