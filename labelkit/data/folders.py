@@ -151,7 +151,6 @@ def _listing(
     *,
     any_classes: bool,
 ) -> ImageDataset:
-    """Build the dataset from the sorted image names of a folder."""
     notes = describe_ignored_files(ignored)
     if not ids:
         suffixes = " ".join(sorted(image_suffixes()))

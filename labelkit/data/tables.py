@@ -413,7 +413,6 @@ def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
 
 
 def _json_rows(text: str) -> list[dict[str, Any]]:
-    """Convert JSON in any of the known formats to rows."""
     try:
         value = parse_json(text)
     except ValueError:  # one object in each line

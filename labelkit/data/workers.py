@@ -69,7 +69,6 @@ class Crops:
 
 
 def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Crops:
-    """Read, decode, crop and resize one planned batch."""
     b, c = len(plan.rows), channels
     crops = tuple(np.zeros((b, spec.size, spec.size, c), dtype=np.uint8) for spec in plan.views)
     boxes = tuple(np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (b, 1)) for _ in plan.views)

@@ -121,9 +121,9 @@ def read_matches(path: Path) -> MatchFile:
     with open_file(path, schema.FORMAT_MATCHES) as file:
         file.check_axes(columns, required=columns)
         matches = Matches(**{name: file.read(name) for name in schema.MATCH_COLUMNS})
-        images = [file.read(name) for name in ("sha256", "image_sizes", "num_keypoints")]
+        sha256, sizes, counts = (file.read(name) for name in ("sha256", "image_sizes", "num_keypoints"))
         names, recipe = tuple(file.read_strings("sample_ids")), file.read_json("", "recipe", "{}")
-        return MatchFile(matches, names, *images, recipe, file.content_digest)
+        return MatchFile(matches, names, sha256, sizes, counts, recipe, file.content_digest)
 
 
 def _stored(columns: schema.Columns, values: object) -> dict[str, NDArray[Any]]:

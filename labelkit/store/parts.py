@@ -129,7 +129,6 @@ class RunFolder(ABC, Generic[PartContent]):
         return self.folder / "parts" / self._names[number]
 
     def _commit(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
-        """Write a part to disk atomically."""
         contents = Contents.of(schema.FORMAT_PART, datasets, plan_digest=self.digest, part=number)
         data = contents.sealed(1 << 62).to_bytes()
         commit_bytes(self.path(number), [data, hashlib.sha256(data).digest()])

@@ -178,7 +178,7 @@ def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_whic
 
     assert list(found.values()) == ["3", "3", "3", "caf\u00e9", "caf\u00e9", "1.5", "007", "unknown", "- x"]
     assert len(told) == 2
-    assert "labels read as unlabeled: 'nan' (1 of 23), '-1' (1 of 23), 'NA' (1 of 23), ..." in told[0]
+    assert "labels read as unlabeled: 'nan' (1 of 23), '-1' (1 of 23), 'NA' (1 of 23) and 11 more" in told[0]
     assert "or .0: '3', ' 3', '3.0' are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in told[1]
 
 

@@ -98,7 +98,6 @@ def view_matrices(
 
 
 def _to_3x3(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Extend (b, 2, 3) matrices to (b, 3, 3)."""
     last = np.tile(np.array([[[0.0, 0.0, 1.0]]]), (len(matrices), 1, 1))
     return np.concatenate((matrices, last), axis=1)
 

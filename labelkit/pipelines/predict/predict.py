@@ -183,7 +183,6 @@ def _predict_queries(
     queries: Queries,
     min_confidence: float,
 ) -> Iterator[Prediction]:
-    """Yield predictions for embedded photos."""
     stored, names = read_stored_predictions(result, min_confidence), group_names(result)
     # without labels to calibrate confidences, all predictions are unsure, for stored and for new images
     unchecked = json.loads(result.arrays.get("metrics", "{}")).get("calibration", {}).get("labels") == 0

@@ -216,7 +216,6 @@ def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: 
 
 
 def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, places: Sequence[Path]) -> None:
-    """Copy or link the image files."""
     bad: list[str] = []
     digests = np.asarray(store.sha256) if store.has_images else None
     with current_progress().task("images", total=len(places)) as task:

@@ -173,7 +173,6 @@ def _read(folder: Path | None, found: Finding, places: Mapping[str, int]) -> Fin
 
 
 def _lines(path: Path, command: str) -> list[Line]:
-    """Return the rows of a table with any delimiter."""
     remedy = f"Run `{command} --out {path} --overwrite` again."
     try:
         text = decode_table(read_table(path))
