@@ -31,6 +31,11 @@ def first_few(texts: Iterable[str], limit: int = 3, between: str = ", ") -> str:
     return shown if more <= 0 else f"{shown}{' ' if between == ', ' else between}and {more:,} more"
 
 
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """Return an error message as one line of limited length."""
+    return " ".join(str(error).split())[:limit] or type(error).__name__
+
+
 def is_displayable(character: str) -> bool:
     """Return whether a character can be displayed: printable, a space of any width, or a zero-width joiner."""
     return character.isprintable() or unicodedata.category(character) == "Zs" or character in "\u200c\u200d"

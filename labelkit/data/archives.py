@@ -31,6 +31,7 @@ from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, missing_labels_note
 from labelkit.errors import DatasetError
 from labelkit.files import parse_json
+from labelkit.formatting import one_line
 
 SUFFIXES: Final = (".tar", ".parquet")
 _COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
@@ -216,7 +217,7 @@ class ParquetSource:
         except DatasetError:
             raise
         except Exception as error:  # errors of pyarrow have no common base class
-            raise BadImageError(f"{self.paths[file].name} cannot be read: {' '.join(str(error).split())}") from error
+            raise BadImageError(f"{self.paths[file].name} cannot be read: {one_line(error)}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes) or not content:
             raise BadImageError("this row contains no image")

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final, cast
 
 from labelkit.data.decode import EncodedImage
 from labelkit.errors import DatasetError
-from labelkit.formatting import first_few
+from labelkit.formatting import first_few, one_line
 
 # Number of bytes read ahead while an archive is listed.
 _AHEAD: Final = 1 << 20
@@ -153,10 +153,6 @@ def convert_errors(where: str) -> Iterator[None]:
         raise DatasetError(where, "does not exist or is empty", "Check the URL.") from error
     except PermissionError as error:
         remedy = "Check the credentials and the permissions."
-        raise DatasetError(where, f"access is denied: {_reason(error)}", remedy) from error
+        raise DatasetError(where, f"access is denied: {one_line(error)}", remedy) from error
     except Exception as error:  # errors of the backends have no common base class
-        raise DatasetError(where, f"cannot be read: {_reason(error)}", _GO_ON) from error
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+        raise DatasetError(where, f"cannot be read: {one_line(error)}", _GO_ON) from error

@@ -191,8 +191,7 @@ class EmbeddingStore:
         flags = (column(name) for name in ("labeled", "old_classes"))
         self.labeled, self.old_classes = (None if one is None else one.astype(np.bool_) for one in flags)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
-        packed = {path.split("/")[1] for path in file.groups if path.startswith("results/")}
-        self.packed_results = tuple(sorted(packed))
+        self.packed_results = tuple(sorted({one.split("/")[1] for one in file.groups if one.startswith("results/")}))
         self._embeddings = LazyRows(file, "embeddings")
         self._extras = {
             name: LazyRows(file, name)

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from labelkit.errors import ConfigError, Damaged, NotAStore, Refused
 from labelkit.files import decode_table, open_table, table_encoding
+from labelkit.formatting import one_line
 from labelkit.store.csv_table import ESCAPED_COLUMN, unescape_name
-from labelkit.store.reader import one_line, open_hdf5, open_regular
+from labelkit.store.reader import open_hdf5, open_regular
 from labelkit.store.schema import name_text
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from labelkit import files as reading
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError, resource_error
+from labelkit.formatting import one_line
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest
 from labelkit.store.schema import name_bytes, name_text
@@ -96,11 +97,6 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
         short = "truncated" in str(error)
         problem = "is incomplete: it was truncated" if short else f"HDF5 cannot open it ({one_line(error)})"
         raise Damaged(where, problem, RESTORE) from error
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error message as one line of limited length."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 @dataclass(frozen=True)

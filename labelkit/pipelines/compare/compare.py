@@ -143,11 +143,8 @@ def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], C
         raise DatasetError(config.dataset, f"has no train or no test split (splits: {names})", "Use another dataset.")
     used = np.isin(listing.splits, [listing.split_names.index(name) for name in ("train", test_split)])
     if (listing.labels[used] < 0).any():
-        raise DatasetError(
-            config.dataset,
-            f"{int((listing.labels[used] < 0).sum())} images are unlabeled, but a comparison requires true labels",
-            "Pass class folders, or a CSV with labels for all images.",
-        )
+        problem = f"{(listing.labels[used] < 0).sum()} images are unlabeled, but a comparison requires true labels"
+        raise DatasetError(config.dataset, problem, "Pass class folders, or a CSV with labels for all images.")
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
     if config.old_classes is not None:
         # a file may have changed by the time the comparison is resumed

@@ -131,13 +131,10 @@ class Guard:
         if host in self._names:
             return True
         address, _, port = host.rpartition(":")
-        if not self._any or port != str(self._port):
-            return False
-        try:
-            ipaddress.ip_address(address.strip("[]"))
-        except ValueError:
-            return False
-        return True
+        if self._any and port == str(self._port):
+            with contextlib.suppress(ValueError):
+                return bool(ipaddress.ip_address(address.strip("[]")))
+        return False
 
 
 def _limit_body_size(receive: Receive) -> Callable[[], Awaitable[Message]]:
