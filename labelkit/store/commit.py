@@ -50,8 +50,7 @@ def json_digest(obj: object) -> str:
 
 def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
     """Convert an object to plain JSON values by serializing and parsing it; for example, tuples become lists."""
-    loaded: dict[str, Any] = json.loads(canonical_json(dict(obj)))
-    return loaded
+    return dict(json.loads(canonical_json(dict(obj))))
 
 
 @contextlib.contextmanager

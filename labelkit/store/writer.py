@@ -272,8 +272,7 @@ def attribute_text(value: AttributeValue) -> str:
 
 
 def _hdf5_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    found: np.dtype[Any] = h5py.string_dtype("utf-8", dtype.itemsize) if dtype.kind == "S" else dtype
-    return found
+    return np.dtype(h5py.string_dtype("utf-8", dtype.itemsize)) if dtype.kind == "S" else dtype
 
 
 def _attribute_array(value: AttributeValue) -> Array:

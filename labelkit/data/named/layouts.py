@@ -107,16 +107,14 @@ class DatasetSpec:
             DatasetError: files are damaged, or lists contradict each other.
         """
         module, _, function = self.reader.partition(":")
-        read = getattr(import_module(f"labelkit.data.{module}"), function)
+        read: Callable[..., ImageDataset] = getattr(import_module(f"labelkit.data.{module}"), function)
         if self.made or self.can_download:
-            made: ImageDataset = read(self, data_root, download)
-            return made
+            return read(self, data_root, download)
         root = find_root(self, data_root)
         try:
-            listing: ImageDataset = read(self, root)
+            return read(self, root)
         except (KeyError, ValueError, IndexError) as error:
             raise DatasetError(str(root), f"has damaged file lists: {error}", self.remedy(data_root)) from error
-        return listing
 
     def remedy(self, data_root: Path) -> str:
         """Return instructions for obtaining the dataset, for use in error messages."""
