@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -326,7 +327,7 @@ def full_when(monkeypatch: pytest.MonkeyPatch, is_full: Callable[[], bool]) -> I
     fsync = os.fsync
 
     def sync(descriptor: int) -> None:
-        if is_full():
+        if is_full() and stat.S_ISREG(os.fstat(descriptor).st_mode):
             refused.append(descriptor)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(descriptor)
