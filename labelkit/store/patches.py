@@ -175,10 +175,9 @@ class PatchSet:
         file = self._file(int(np.searchsorted(self._stops, row, side="right")))
         local = row - file.row_start
         start, stop = int(file.offsets[local]), int(file.offsets[local + 1])
-        left, top, right, bottom = (float(edge) for edge in file.regions[local])
-        grid = (int(file.grids[local, 0]), int(file.grids[local, 1]))
+        (rows, columns), (left, top, right, bottom) = file.grids[local].tolist(), file.regions[local].tolist()
         cells = file.cells_of(local, local + 1)
-        return ImagePatches(file.patches.rows[start:stop], cells, grid, (left, top, right, bottom))
+        return ImagePatches(file.patches.rows[start:stop], cells, (rows, columns), (left, top, right, bottom))
 
     def offsets(self) -> NDArray[np.int64]:
         """Return (n + 1,) offsets: the index of each image's first patch in the set, then the total patch count."""
