@@ -294,13 +294,9 @@ def shard_borders(rows: int, shards: int, first: int = 0) -> tuple[tuple[int, in
 
 def sharded_columns(contents: Contents) -> list[str]:
     """Return the columns to store in shards: embeddings, view embeddings, and additional model outputs."""
-    rows = contents.datasets["embeddings"].shape[0]
-    found: list[str] = [name for name in ("embeddings", schema.VIEWS) if name in contents.datasets]
-    for name, data in sorted(contents.datasets.items()):
-        known = name in schema.STORE_COLUMNS or not schema.WORD.fullmatch(name)
-        if not known and data.dtype == np.dtype("<f4") and len(data.shape) == 2 and data.shape[0] == rows:
-            found.append(name)
-    return found
+    every, rows = contents.datasets, contents.datasets["embeddings"].shape[0]
+    extras = [name for name, data in every.items() if schema.is_extra(name, data.dtype.str, data.shape, rows)]
+    return [*(name for name in ("embeddings", schema.VIEWS) if name in every), *sorted(extras)]
 
 
 def install_store(
