@@ -1,6 +1,7 @@
-"""Format percentages with one decimal for all output that people read."""
+"""Format percentages with one decimal and lists of limited length for all output that people read."""
 
 import unicodedata
+from collections.abc import Iterable
 
 
 class Percent(float):
@@ -21,6 +22,18 @@ def percent(share: float) -> Percent:
 def percent_range(low: float, high: float) -> str:
     """Format a range of fractions in percent, such as ``81.2 - 84.0``."""
     return f"{percent(low)} - {percent(high)}"
+
+
+def first_few(texts: Iterable[str], limit: int = 3, between: str = ", ") -> str:
+    """Join the first few texts, and append the number of the others: ``a, b and 7 more``, or ``a; b; and 7 more``."""
+    listed = list(texts)
+    shown, more = between.join(listed[:limit]), len(listed) - limit
+    return shown if more <= 0 else f"{shown}{' ' if between == ', ' else between}and {more:,} more"
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """Return an error message as one line of limited length."""
+    return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
 def is_displayable(character: str) -> bool:

@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from labelkit.data.datasets import ImageDataset, build_listing
 from labelkit.data.decode import MAX_FILE_BYTES, BadImageError, EncodedImage, image_suffixes
 from labelkit.data.folders import describe_ignored_files, exclusion_reason, infer_splits_and_classes, split_from_name
-from labelkit.data.remote import FileLocation, match_files
+from labelkit.data.remote import FileLocation, convert_errors, match_files
 from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, missing_labels_note
 from labelkit.errors import DatasetError
 from labelkit.files import parse_json
+from labelkit.formatting import one_line
 
 SUFFIXES: Final = (".tar", ".parquet")
 _COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
@@ -70,9 +71,6 @@ def _infer_file_splits(paths: Sequence[FileLocation]) -> list[str | None]:
     """Infer each file's split from its name (train-0001.tar); all None if some names lack one and the others agree."""
     found = [split_from_name(path.stem) for path in paths]
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
-
-
-# ---- tar
 
 
 _MAX_LABEL_BYTES: Final = 1 << 12
@@ -191,9 +189,6 @@ def _key_of(inner: str) -> str:
     return folder + slash + last.split(".", 1)[0]
 
 
-# ---- Parquet
-
-
 IMAGE_COLUMNS: Final = ("image", "img", "jpg", "png", "webp", "bytes", "image_bytes")
 # Limit in bytes on the row groups cached by one process: 100,000 small photos, or a single group.
 _HELD_BYTES: Final = 1 << 28
@@ -222,7 +217,7 @@ class ParquetSource:
         except DatasetError:
             raise
         except Exception as error:  # errors of pyarrow have no common base class
-            raise BadImageError(f"{self.paths[file].name} cannot be read: {' '.join(str(error).split())}") from error
+            raise BadImageError(f"{self.paths[file].name} cannot be read: {one_line(error)}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes) or not content:
             raise BadImageError("this row contains no image")
@@ -301,25 +296,19 @@ def _read_listing(
     import pyarrow.parquet as pq
 
     where = str(path)
-    try:
-        with path.open() as file, pq.ParquetFile(file) as table:
-            schema = table.schema_arrow
-            wanted = column or _image_column(schema, where)
-            if wanted not in schema.names:
-                problem = f"has no column {wanted!r}, but the other files do"
-                raise DatasetError(where, problem, "Pass files from the same dataset.")
-            groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
-            features = _read_class_names(schema.metadata or {})
-            others = [name for name in schema.names if name != wanted]
-            label, fault = find_label_column(others, label_column, [name for name in others if name in features])
-            if label_column is not None and not label:
-                raise DatasetError(where, fault, "Choose another column with --label-column.")
-            values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
-    except DatasetError:
-        raise
-    except Exception as error:  # errors of pyarrow, fsspec and its backends
-        reason = " ".join(str(error).split())
-        raise DatasetError(where, f"cannot be read as Parquet: {reason}", "Download the file again.") from error
+    with convert_errors(where), path.open() as file, pq.ParquetFile(file) as table:
+        schema = table.schema_arrow
+        wanted = column or _image_column(schema, where)
+        if wanted not in schema.names:
+            problem = f"has no column {wanted!r}, but the other files do"
+            raise DatasetError(where, problem, "Pass files from the same dataset.")
+        groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+        features = _read_class_names(schema.metadata or {})
+        others = [name for name in schema.names if name != wanted]
+        label, fault = find_label_column(others, label_column, [name for name in others if name in features])
+        if label_column is not None and not label:
+            raise DatasetError(where, fault, "Choose another column with --label-column.")
+        values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
     return wanted, groups, values, features.get(label, []), fault
 
 
@@ -336,11 +325,10 @@ def _image_column(schema: Any, where: str) -> str:
     usual = [name for name in IMAGE_COLUMNS if name in names]
     if len(names) == 1 or usual:
         return usual[0] if usual else names[0]
-    shown = ", ".join(schema.names)
     if names:
         problem = f"{len(names)} columns may contain the images: {', '.join(names)}"
         raise DatasetError(where, problem, f"Rename the correct column to {IMAGE_COLUMNS[0]}.")
-    problem = f"has no image column (columns: {shown})"
+    problem = f"has no image column (columns: {', '.join(schema.names)})"
     raise DatasetError(where, problem, "Add a column with the bytes of the image files.")
 
 

@@ -202,9 +202,8 @@ class ImageDataset:
             return np.arange(len(self), dtype=np.int64)
         split = resolve_split(split, self.split_names)
         if split not in self.split_names:
-            remedy = (
-                f"Choose one of: {', '.join(self.split_names)}." if self.split_names else "Omit the split to use all."
-            )
+            known = ", ".join(self.split_names)
+            remedy = f"Choose one of: {known}." if known else "Omit the split to use all."
             raise DatasetError(self.name, f"there is no split {split!r}", remedy)
         rows = np.flatnonzero(self.splits == self.split_names.index(split)).astype(np.int64)
         if not len(rows):
@@ -476,12 +475,9 @@ class FileMasks:
             known = np.flatnonzero(self.table != _MEANINGLESS)
             parts = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
             ranges = ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
-            raise DatasetError(
-                str(path),
-                f"value {values[row, column]} in row {row}, column {column} is not a class number; known values are "
-                f"{ranges}",
-                "Check whether the mask belongs to another dataset, or encodes classes as colors.",
-            )
+            problem = f"value {values[row, column]} in row {row}, column {column} is not a class number; "
+            remedy = "Check whether the mask belongs to another dataset, or encodes classes as colors."
+            raise DatasetError(str(path), f"{problem}known values are {ranges}", remedy)
         return classes.astype(np.uint8)
 
 
@@ -492,9 +488,8 @@ def read_image_and_mask(dataset: ImageDataset, index: int) -> tuple[NDArray[np.u
         DatasetError: one of them cannot be read, their sizes differ, or the dataset has no masks.
     """
     if dataset.masks is None:
-        raise DatasetError(
-            dataset.name, "has no masks", "Choose a dataset with masks (`labelkit datasets` lists mask classes)."
-        )
+        remedy = "Choose a dataset with masks (`labelkit datasets` lists mask classes)."
+        raise DatasetError(dataset.name, "has no masks", remedy)
     sample_id = dataset.sample_ids[index]
     try:
         pixels = dataset.source.read(index).decode(dataset.in_channels)
@@ -502,10 +497,9 @@ def read_image_and_mask(dataset: ImageDataset, index: int) -> tuple[NDArray[np.u
         raise DatasetError(sample_id, bad.reason, "Repair the image, or remove it.") from bad
     mask = dataset.masks.read(index)
     if mask.shape != pixels.shape[:2]:
-        raise DatasetError(
-            sample_id if dataset.root is None else str(dataset.root / sample_id),
-            f"the image has {pixels.shape[1]} x {pixels.shape[0]} pixels, but its mask has {mask.shape[1]} x "
-            f"{mask.shape[0]}",
-            "Check whether the image or its mask was resized; both must have the same size.",
-        )
+        where = sample_id if dataset.root is None else str(dataset.root / sample_id)
+        (height, width), (rows, columns) = pixels.shape[:2], mask.shape
+        problem = f"the image has {width} x {height} pixels, but its mask has {columns} x {rows}"
+        remedy = "Check whether the image or its mask was resized; both must have the same size."
+        raise DatasetError(where, problem, remedy)
     return pixels, mask

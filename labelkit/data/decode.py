@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from PIL import AvifImagePlugin, Image, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401
 
 from labelkit.files import open_regular
+from labelkit.formatting import one_line
 
 Channels = Literal[1, 3]
 T = TypeVar("T")
@@ -200,8 +201,7 @@ def _read(content: bytes, work: Callable[[Image.Image], T]) -> T:
     except Exception as error:
         # On damaged files, Pillow's decoders raise many kinds of errors: OSError, SyntaxError,
         # struct.error, IndexError, zlib.error, OverflowError and more.
-        text = " ".join(str(error).split())[:120]
-        raise BadImageError(f"damaged: {text or type(error).__name__}") from error
+        raise BadImageError(f"damaged: {one_line(error, 120)}") from error
 
 
 def _open_checked(content: bytes) -> Image.Image:
@@ -301,14 +301,13 @@ def _scale_16_bit(image: Image.Image) -> Image.Image:
 
 
 def _is_transparent(image: Image.Image) -> bool:
-    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or image.info.get("transparency") is not None
+    return image.mode in ("RGBA", "LA", "PA", "La") or image.info.get("transparency") is not None
 
 
 def _blend_with_white(image: Image.Image) -> Image.Image:
     if not _is_transparent(image):
         return image
-    if image.mode in ("La", "RGBa"):
-        image = image.convert("LA" if image.mode == "La" else "RGBA")
-    image = image.convert("RGBA")
+    if image.mode == "La":
+        image = image.convert("LA")
     white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, image).convert("RGB")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")

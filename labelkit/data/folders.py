@@ -48,7 +48,7 @@ def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] 
         if part.startswith("."):
             return path, "hidden"
         if part.lower() in _NO_PHOTOS:
-            return path, f"folders {part}"
+            return path, f"named {part}"
         words = (pattern.strip("/") for pattern in exclude)
         if any(fnmatchcase(path if "/" in word else part, word) for word in words):
             return path, "excluded"
@@ -84,7 +84,7 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
             elif entry.is_symlink() and Path(entry.path).is_dir():  # False, not an error, for circular links
                 through = (*above, Path(folder / prefix).resolve())
                 if any(one.is_relative_to(Path(entry.path).resolve()) for one in through):
-                    ignored["links to parent folders"] += 1
+                    ignored["in circular links"] += 1
                 else:
                     pending.append((f"{name}/", through))
             elif (suffix := Path(entry.name).suffix.lower()) not in suffixes:
@@ -133,9 +133,8 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
             found[inner] = file
     ignored.update(kind for _, kind in left)
     if {"images", "masks"} <= {part for name in found for part in name.split("/")[:2]}:
-        raise DatasetError(
-            address, "contains images/ and masks/, but masks are read only from local folders", "Download the folder."
-        )
+        problem = "contains images/ and masks/, but masks are read only from local folders"
+        raise DatasetError(address, problem, "Download the folder.")
     ids = sort_by_bytes(found)
     source = RemoteSource(tuple(found[one] for one in ids))
     name = path.rsplit("/", 1)[-1] or address
@@ -152,15 +151,14 @@ def _listing(
     *,
     any_classes: bool,
 ) -> ImageDataset:
-    """Build the dataset from the sorted image names of a folder."""
     notes = describe_ignored_files(ignored)
     if not ids:
         suffixes = " ".join(sorted(image_suffixes()))
-        raise DatasetError(
-            where,
-            "contains no images" + "".join(f" ({note.removeprefix('ignored: ')})" for note in notes),
-            f"Add images ({suffixes}) to this folder, to class folders, or to train/, val/, test/ with class folders.",
+        problem = "contains no images" + "".join(f" ({note.removeprefix('ignored: ')})" for note in notes)
+        remedy = (
+            f"Add images ({suffixes}) to this folder, to class folders, or to train/, val/, test/ with class folders."
         )
+        raise DatasetError(where, problem, remedy)
     split_of, class_of, class_notes = infer_splits_and_classes(ids)
     notes += class_notes
     doubt = None if any_classes else _explain_doubtful_classes(class_of)
@@ -249,17 +247,9 @@ def _count_ignored(ignored: Counter[str], name: str, suffix: str) -> None:
     ignored.update([_TABLE + name] if suffix in TABLE_SUFFIXES else [])
 
 
-def _singular(kind: str) -> str:
-    return kind.replace("links to parent folders", "link to a parent folder").replace("folders ", "folder ")
-
-
 def describe_ignored_files(ignored: Counter[str]) -> list[str]:
     """Return a note that counts the ignored files of each kind and names those that may contain labels."""
-    counts = ", ".join(
-        f"{count} {_singular(kind) if count == 1 else kind}"
-        for kind, count in sorted(ignored.items())
-        if not kind.startswith(_TABLE)
-    )
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()) if not kind.startswith(_TABLE))
     tables = sorted((kind for kind in ignored if kind.startswith(_TABLE)), key=lambda kind: (kind.count("/"), kind))
     shown = ", ".join(kind.removeprefix(_TABLE) for kind in tables[:3])
     hint = f"; if a table contains labels ({shown}?), pass it as --labels or --dataset" if tables else ""

@@ -22,16 +22,16 @@ from labelkit.data.batch import ViewGeometry, array_to_device, move_tensor_to_de
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError
 from labelkit.data.keyed_random import KeyedRNG
-from labelkit.data.views.spec import EmbeddingView, Normalize, PairPlan, ViewSpec
+from labelkit.data.views.spec import EmbeddingView, Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views, resize_images
-from labelkit.data.workers import Reader
+from labelkit.data.workers import BatchPlan, Reader
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.formatting import percent
+from labelkit.formatting import first_few, percent
 
 SMALL_SIDE: Final = 64
 # Largest factor by which views may shrink images in memory; grid sampling does not average and would skip pixels.
 MAX_SHRINK_IN_MEMORY: Final = 1.5
-MAX_BAD_SHOWN: Final = 10
+_MAX_BAD_SHOWN: Final = 10
 MEMORY_BYTES: Final = 2 << 30  # limit on the tensor of images in memory
 GPU_SHARE: Final = 0.25  # fraction of a GPU's free memory that images may occupy
 _READ_CHUNK: Final = 64
@@ -136,16 +136,11 @@ class ImageBank:
         total = len(self.dataset)
         if len(self.rows) and len(self.bad) <= max_bad * total:
             return
-        shown = [f"{self.dataset.sample_ids[row]}: {self.bad[row]}" for row in sorted(self.bad)[:MAX_BAD_SHOWN]]
-        if len(self.bad) > len(shown):
-            shown.append(f"and {len(self.bad) - len(shown)} more")
-        raise DatasetError(
-            self.dataset.name,
-            f"{len(self.bad)} of {total} images cannot be read; at most {percent(max_bad)}% are allowed\n  "
-            + "\n  ".join(shown)
-            + "\n",
-            "Repair or remove these images, or allow more with --max-bad.",
-        )
+        faults = (f"{self.dataset.sample_ids[row]}: {reason}" for row, reason in self.bad.items())
+        problem = f"{len(self.bad)} of {total} images cannot be read; at most {percent(max_bad)}% are allowed\n  "
+        problem += first_few(faults, _MAX_BAD_SHOWN, "\n  ") + "\n"
+        remedy = "Repair or remove these images, or allow more with --max-bad."
+        raise DatasetError(self.dataset.name, problem, remedy)
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the images, or embeddings, of the given rows as a tensor (b, ...) on the device.
@@ -160,6 +155,9 @@ class ImageBank:
             return move_tensor_to_device(self.images[torch.from_numpy(rows)], self.device)
         return self.images[array_to_device(rows, self.device)]
 
+    def _to_device(self, values: NDArray[Any]) -> Tensor:
+        return move_tensor_to_device(torch.from_numpy(values), self.device)
+
     def check_views(self, views: Sequence[ViewSpec]) -> None:
         """Raise an error if a view is too small for the images in memory.
 
@@ -172,25 +170,14 @@ class ImageBank:
         for spec in views:
             largest = side if spec.area_range is None else side * math.sqrt(spec.area_range[1])
             if largest > MAX_SHRINK_IN_MEMORY * spec.size:
-                raise ConfigError(
-                    "--image-size",
-                    f"views of {spec.size} pixels are too small for cached images of {side} pixels, as some pixels "
-                    "would be skipped",
-                    "Raise --image-size (or --local-size), or reduce the area of the views (--local-scale).",
-                )
+                problem = f"views of {spec.size} pixels would skip some pixels of cached images of {side} pixels"
+                remedy = "Raise --image-size (or --local-size), or reduce the area of the views (--local-scale)."
+                raise ConfigError("--image-size", problem, remedy)
 
-    def make_views(
-        self,
-        rows: NDArray[np.int64],
-        draws: KeyedRNG,
-        views: Sequence[ViewSpec],
-        *,
-        normalize: Normalize,
-        pairs: PairPlan | None = None,
-    ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
+    def make_views(self, plan: BatchPlan, normalize: Normalize) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
         """Make all views of images in memory; see :func:`labelkit.data.views.transforms.apply_views`."""
-        partners = None if pairs is None else self.gather(pairs.rows)
-        return apply_views(self.gather(rows), draws, views, normalize=normalize, pairs=pairs, partners=partners)
+        images, partners = self.gather(plan.rows), None if plan.pairs is None else self.gather(plan.pairs.rows)
+        return apply_views(images, plan.draws, plan.views, normalize=normalize, pairs=plan.pairs, partners=partners)
 
 
 def _has_room(device: torch.device, size: int) -> bool:
@@ -276,31 +263,20 @@ class CachedViewBank(ImageBank):
         self._slots = np.full(len(bank.dataset), -1, dtype=np.int64)
         self._slots[rows] = np.arange(len(rows))
 
-    def make_views(
-        self,
-        rows: NDArray[np.int64],
-        draws: KeyedRNG,
-        views: Sequence[ViewSpec],
-        *,
-        normalize: Normalize,
-        pairs: PairPlan | None = None,
-    ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
+    def make_views(self, plan: BatchPlan, normalize: Normalize) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
         """Return the cached values (b, ...) of each view in their stored type, and geometry if views follow others."""
-        drawn = draw_views(draws, self._kinds, self._num_views, self._followers)
-        made = tuple(
-            move_tensor_to_device(torch.from_numpy(self._gather_views(rows, kind, drawn[:, place])), self.device)
-            for place, kind in enumerate(self._kinds)
-        )
-        geometry = []
-        for place, kind in enumerate(self._kinds if self._followers else ()):
-            matrices = self._gather_views(rows, self._plain + 1 + kind, drawn[:, place])
-            geometry.append(ViewGeometry(move_tensor_to_device(torch.from_numpy(matrices), self.device), matrices))
-        return made, tuple(geometry)
+        rows, drawn = plan.rows, draw_views(plan.draws, self._kinds, self._num_views, self._followers)
+        made, geometry = [], []
+        for place, kind in enumerate(self._kinds):
+            made.append(self._to_device(self._gather_views(rows, kind, drawn[:, place])))
+            if self._followers:
+                matrices = self._gather_views(rows, self._plain + 1 + kind, drawn[:, place])
+                geometry.append(ViewGeometry(self._to_device(matrices), matrices))
+        return tuple(made), tuple(geometry)
 
     def unaugmented(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the cached values (b, ...) of the unaugmented images, on the device."""
-        values = self._gather_views(rows, self._plain, np.zeros(len(rows), dtype=np.int64))
-        return move_tensor_to_device(torch.from_numpy(values), self.device)
+        return self._to_device(self._gather_views(rows, self._plain, np.zeros(len(rows), dtype=np.int64)))
 
     def _gather_views(self, rows: NDArray[np.int64], kind: int, views: NDArray[np.int64]) -> NDArray[Any]:
         first = self._parts[0][kind]
@@ -350,35 +326,26 @@ class EmbeddingBank(ImageBank):
     def check_views(self, views: Sequence[ViewSpec]) -> None:
         """Accept all views, since embeddings have no size in pixels."""
 
-    def make_views(
-        self,
-        rows: NDArray[np.int64],
-        draws: KeyedRNG,
-        views: Sequence[ViewSpec],
-        *,
-        normalize: Normalize,
-        pairs: PairPlan | None = None,
-    ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
+    def make_views(self, plan: BatchPlan, normalize: Normalize) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
         """Return one augmented tensor (b, d) per view, and an empty tuple in place of the geometry."""
-        plain = self.gather(rows)
-        made = []
+        rows, plain, made = plan.rows, self.gather(plan.rows), []
         # the stored views in a step are distinct if there are enough
-        places = [number for number, spec in enumerate(views) if spec.row is not None and spec.row.stored]
-        drawn = None if self._stored is None else draw_views(draws, [0] * len(places), self._stored.shape[1])
-        for number, spec in enumerate(views):
+        places = [number for number, spec in enumerate(plan.views) if spec.row is not None and spec.row.stored]
+        num_stored = 0 if self._stored is None else self._stored.shape[1]
+        drawn = dict(zip(places, draw_views(plan.draws, [0] * len(places), num_stored).T, strict=True))
+        for number, spec in enumerate(plan.views):
             if spec.row is None:
                 made.append(plain)
             elif spec.row.stored:
                 assert self._stored is not None
                 assert self._stored_rows is not None
-                assert drawn is not None
-                values = self._stored[self._stored_rows[rows], drawn[:, places.index(number)]].astype(np.float32)
-                made.append(F.normalize(move_tensor_to_device(torch.from_numpy(values), self.device), dim=1))
+                values = self._stored[self._stored_rows[rows], drawn[number]].astype(np.float32)
+                made.append(F.normalize(self._to_device(values), dim=1))
             else:
                 near = None
                 if spec.row.mix and self._neighbors is not None:
                     near = self.gather(self._neighbors[rows].reshape(-1)).reshape(len(rows), -1, plain.shape[1])
-                made.append(augment_embeddings(plain, near, spec.row, draws, number))
+                made.append(augment_embeddings(plain, near, spec.row, plan.draws, number))
         return tuple(made), ()
 
 

@@ -36,11 +36,8 @@ def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     This way, an image that is drawn twice in an epoch is augmented in two ways.
     """
     order = np.argsort(rows, kind="stable")
-    ordered = rows[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-    since = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
     occurrence = np.empty(len(rows), dtype=np.int64)
-    occurrence[order] = since
+    occurrence[order] = np.arange(len(rows)) - np.searchsorted(rows[order], rows[order])
     return rows + (occurrence << _OCCURRENCE_SHIFT)
 
 
@@ -139,7 +136,7 @@ def iterate_planned_views(
     """
     if reader is None:
         for plan in plans():
-            yield plan, *bank.make_views(plan.rows, plan.draws, plan.views, normalize=normalize, pairs=plan.pairs)
+            yield plan, *bank.make_views(plan, normalize)
         return
     for plan, crops in zip(plans(), reader.read(plans()), strict=True):
         if crops.bad:
@@ -208,7 +205,7 @@ class EvalLoader:
         fast_decode: let the JPEG decoder shrink images to sides at least twice as long as the view needs; images in
             memory stay unchanged.
         join_single: whether to merge a last batch of one image into the previous batch (for batch statistics).
-        more_views: further, random views of each image, if images are decoded on the fly.
+        more_views: further, random views of each image.
         keys: (n,) int64 random-number key of each row of the dataset; default: the row itself.
 
     Raises:
@@ -262,11 +259,10 @@ class EvalLoader:
     def __iter__(self) -> Iterator[EvalBatch]:
         """Yield the batches of this process in order."""
         if self._bank is not None:
-            for rows in self._batches:
-                draws = KeyedRNG(self.seed or 0, self.epoch, rows)
-                (image,), _ = self._bank.make_views(rows, draws, (self.view,), normalize=self.normalize)
-                bad = [(row, self._bank.bad[row]) for row in rows.tolist() if row in self._bank.bad]
-                yield EvalBatch(image, rows, bad)
+            for plan in self._plans():
+                (image, *more), _ = self._bank.make_views(plan, self.normalize)
+                bad = [(row, self._bank.bad[row]) for row in plan.rows.tolist() if row in self._bank.bad]
+                yield EvalBatch(image, plan.rows, bad, views=more)
             return
         assert self._reader is not None
         for plan, crops in zip(self._plans(), self._reader.read(self._plans()), strict=True):

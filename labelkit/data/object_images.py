@@ -81,10 +81,8 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     boxes = plan.objects.boxes
     if plan.mirror:
         boxes = np.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], axis=1)
-    target = {
-        "boxes": torch.from_numpy(boxes.astype(np.float32)),
-        "labels": torch.from_numpy(plan.objects.labels + 1),
-    }
+    labels = torch.from_numpy(plan.objects.labels + 1)
+    target = {"boxes": torch.from_numpy(boxes.astype(np.float32)), "labels": labels}
     if plan.masks:
         try:
             outlined = rasterize(plan.objects.outlines or (), height, width)
@@ -149,16 +147,14 @@ def encode_outline(outline: Any, height: int, width: int) -> Encoded:
         parts = [part for part in outline if _is_polygon(part)]
         if not parts or len(parts) < len(outline):
             raise ValueError("segmentation must be a list of polygons with at least three points")
-        merged: Encoded = mask.merge(mask.frPyObjects(parts, height, width))
-        return merged
+        return dict(mask.merge(mask.frPyObjects(parts, height, width)))
     if not isinstance(outline, dict) or outline.get("size") != [height, width]:
         raise ValueError(f"segmentation must be polygons, or run lengths for {height} rows and {width} columns")
     counts = outline.get("counts")
     if isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts):
         if sum(counts) != height * width:
             raise ValueError(f"run lengths must sum to {height * width}, got {sum(counts)}")
-        encoded: Encoded = mask.frPyObjects(outline, height, width)
-        return encoded
+        return dict(mask.frPyObjects(outline, height, width))
     if not isinstance(counts, str):
         raise ValueError("run lengths must be a list of integers or a string")
     return {"size": [height, width], "counts": counts}
@@ -177,8 +173,7 @@ def encode_mask(pixels: NDArray[np.bool_]) -> Encoded:
     """Encode a mask (h, w) as compressed run lengths."""
     from pycocotools import mask
 
-    encoded: Encoded = mask.encode(np.asfortranarray(pixels.astype(np.uint8)))
-    return encoded
+    return dict(mask.encode(np.asfortranarray(pixels.astype(np.uint8))))
 
 
 def compute_coco_scores(

@@ -117,12 +117,9 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
             outside = find_outside_box(known[sample_id][0].boxes, size)
             if outside is not None:
                 entry = file.objects[image][outside]
-                raise DatasetError(
-                    str(file.path),
-                    f"annotation {entry.id}: bbox {list(entry.bbox)} is mostly outside its image of "
-                    f"{size[1]} x {size[0]} pixels",
-                    "Correct or remove this bbox (left, top, width, height in pixels).",
-                )
+                problem = f"bbox {list(entry.bbox)} is mostly outside its image of {size[1]} x {size[0]} pixels"
+                remedy = "Correct or remove this bbox (left, top, width, height in pixels)."
+                raise DatasetError(str(file.path), f"annotation {entry.id}: {problem}", remedy)
     if not any(len(objects) for objects, _ in known.values()):
         remedy = "Use the annotation file with instances, not the one with captions."
         raise DatasetError(str(first.path), "has no boxes", remedy)
@@ -223,9 +220,8 @@ def _list_parts(root: Path) -> list[tuple[str, str]]:
         return [("", "")]
     folders = sorted(path.parent for path in root.glob("*/masks") if path.is_dir())
     found = {path.name: split_from_name(path.name) for path in folders if (path / "images").is_dir()}
-    return [
-        (split, f"{name}/") for split in list_splits_in_order(found.values()) for name in found if found[name] == split
-    ]
+    order = list_splits_in_order(found.values())
+    return [(split, f"{name}/") for split in order for name, own in found.items() if own == split]
 
 
 def _mask_path(name: str) -> str:
@@ -241,10 +237,8 @@ def _read_classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
     lines = read_lines(path)
     names = tuple(line for line in lines if line != _NO_CLASS)
     if not names or not all(names) or len(lines) > IGNORE or len(set(names)) != len(names):
-        raise DatasetError(
-            str(path),
-            f"lists {len(names)} classes on {len(lines)} lines, in an invalid form",
-            f"Write one distinct class name per line, on at most {IGNORE} lines, and {_NO_CLASS} for values to ignore.",
-        )
+        problem = f"lists {len(names)} classes on {len(lines)} lines, in an invalid form"
+        remedy = f"Write distinct class names, one per line, on at most {IGNORE} lines; {_NO_CLASS} for ignored values."
+        raise DatasetError(str(path), problem, remedy)
     number = {name: i for i, name in enumerate(names)}
     return {value: number.get(line, IGNORE) for value, line in enumerate(lines)}, names

@@ -116,6 +116,7 @@ _GENERATED: Final[dict[str, Any]] = {
     "license": "CC0",
     "reader": "named.generated:read_generated",
     "made": "generated on first use and stored in the user's cache; nothing to download",
+    "num_images": {"train": ImageCount(2_000), "val": ImageCount(300), "probe": ImageCount(300)},
 }
 _CIFAR: Final[dict[str, Any]] = {
     "source_url": "https://www.cs.toronto.edu/~kriz/cifar.html",
@@ -345,7 +346,6 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="dense learning without downloads: the object-centric set",
             **_GENERATED,
             num_classes=6,
-            num_images={"train": ImageCount(2_000), "val": ImageCount(300), "probe": ImageCount(300)},
             num_mask_classes=7,
         ),
         DatasetSpec(
@@ -353,7 +353,6 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             summary="2,600 generated images, 64x64 color, one to four textured shapes, with masks",
             purpose="dense learning without downloads: the scene-centric set, segmentation",
             **_GENERATED,
-            num_images={"train": ImageCount(2_000), "val": ImageCount(300), "probe": ImageCount(300)},
             num_mask_classes=7,
         ),
         DatasetSpec(
@@ -365,15 +364,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "source_url": "drawn by labelkit.data.named.scenes from the digits of scikit-learn",
                 "license": "CC BY 4.0 (the digits)",
             },
-            num_images={"train": ImageCount(2_000), "val": ImageCount(300), "probe": ImageCount(300)},
             num_mask_classes=11,
         ),
         DatasetSpec(
             name="scene_videos",
             summary="90 generated videos of 8 frames, 64x64 color, with masks of the objects",
             purpose="object tracking by label propagation, without downloads",
-            **_GENERATED,
-            num_images={"train": ImageCount(480), "val": ImageCount(240)},
+            **_GENERATED | {"num_images": {"train": ImageCount(480), "val": ImageCount(240)}},
         ),
         DatasetSpec(
             name="camvid",

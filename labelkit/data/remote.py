@@ -13,14 +13,12 @@ from typing import Any, BinaryIO, Final, cast
 
 from labelkit.data.decode import EncodedImage
 from labelkit.errors import DatasetError
+from labelkit.formatting import first_few, one_line
 
 # Number of bytes read ahead while an archive is listed.
 _AHEAD: Final = 1 << 20
-_MAX_SHOWN: Final = 3
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_GO_ON: Final = (
-    "Check the file or the connection, and run the same command again; commands that save their progress continue."
-)
+_GO_ON: Final = "Check the file or the connection, and run the command again; it continues if it saves its progress."
 
 
 def is_address(text: str) -> bool:
@@ -62,7 +60,7 @@ class FileLocation:
         Raises:
             DatasetError: it no longer exists, cannot be read, or ends before ``stop``.
         """
-        with _convert_errors(str(self)):
+        with convert_errors(str(self)):
             content = bytes(self.system.cat_file(self.path, start=start, end=stop))
         if start is not None and stop is not None and len(content) != stop - start:
             problem = f"returned {len(content):,} bytes instead of {stop - start:,}"
@@ -95,7 +93,7 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
     Raises:
         DatasetError: it does not exist, is empty, or cannot be listed, or the package for such URLs is missing.
     """
-    with _convert_errors(address):
+    with convert_errors(address):
         system, path = _open_file_system(address)
         found = system.find(path, detail=True)
         files = [FileLocation(system, name) for name, entry in found.items() if entry.get("type") == "file"]
@@ -116,7 +114,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
     missing = []
     named = list(names)
     for name in named:
-        with _convert_errors(name):
+        with convert_errors(name):
             system, path = _open_file_system(name)
             pattern = re.search(r"[*?\[]", path) is not None
             matches = system.glob(path) if pattern and not system.isfile(path) else [path]
@@ -124,8 +122,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
         missing += [name] * (not matches)
         found |= {one: FileLocation(system, one) for one in matches}
     if missing:
-        shown = ", ".join(missing[:_MAX_SHOWN]) + (", ..." if len(missing) > _MAX_SHOWN else "")
-        problem = f"{len(missing)} of {len(named)} files are missing: {shown}"
+        problem = f"{len(missing)} of {len(named)} files are missing: {first_few(missing)}"
         raise DatasetError(text, problem, "Check the folder and the pattern, or list fewer files.")
     return [found[name] for name in sorted(found, key=lambda one: one.encode("utf-8", "surrogateescape"))]
 
@@ -146,7 +143,7 @@ def _open_file_system(address: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _convert_errors(where: str) -> Iterator[None]:
+def convert_errors(where: str) -> Iterator[None]:
     """Convert any backend error to a :class:`DatasetError` that names the unreadable file."""
     try:
         yield
@@ -156,10 +153,6 @@ def _convert_errors(where: str) -> Iterator[None]:
         raise DatasetError(where, "does not exist or is empty", "Check the URL.") from error
     except PermissionError as error:
         remedy = "Check the credentials and the permissions."
-        raise DatasetError(where, f"access is denied: {_reason(error)}", remedy) from error
+        raise DatasetError(where, f"access is denied: {one_line(error)}", remedy) from error
     except Exception as error:  # errors of the backends have no common base class
-        raise DatasetError(where, f"cannot be read: {_reason(error)}", _GO_ON) from error
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+        raise DatasetError(where, f"cannot be read: {one_line(error)}", _GO_ON) from error

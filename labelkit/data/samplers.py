@@ -130,11 +130,8 @@ class BalancedSampler:
         side = generator.random(len(self)) < 0.5 if len(sides) == 2 else np.ones(len(self), dtype=np.bool_)
         position = generator.random(len(self))
         first, second = sides[0], sides[-1]
-        return np.where(
-            side,
-            first[(position * len(first)).astype(np.int64)],
-            second[(position * len(second)).astype(np.int64)],
-        ).astype(np.int64)
+        drawn = [rows[(position * len(rows)).astype(np.int64)] for rows in (first, second)]
+        return np.where(side, *drawn).astype(np.int64)
 
 
 class ClassBalancedSampler:

@@ -22,6 +22,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
+from labelkit.formatting import first_few
 
 # Maximum number of classes listed in a warning.
 _NAMED = 20
@@ -54,9 +55,8 @@ def _unlabeled_classes_warning(
     missed = [i for i in wanted if not labeled[classes.labels == i].any()]
     if not missed:
         return ()
-    names = ", ".join(classes.title(i).removeprefix("class ") for i in missed[:_NAMED])
-    more = ", ..." if len(missed) > _NAMED else ""
-    warning = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes have no labeled image: {names}{more}"
+    names = first_few((classes.title(i).removeprefix("class ") for i in missed), _NAMED)
+    warning = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes have no labeled image: {names}"
     if drawn and labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
         warning += (
             "; labels are drawn from all images of old classes together, not per class: a larger label ratio or "
@@ -123,12 +123,10 @@ def gcd_split(
         pool = pool[np.argsort(ranks[pool], kind="stable")]
     count = int(label_ratio * len(pool))
     if label_ratio > 0 and count == 0:
-        raise DatasetError(
-            "split",
-            f"no image would be labeled, since {label_ratio} of {len(pool)} labeled images in the old classes is "
-            "less than one",
-            "Choose other old classes, or raise --label-ratio.",
+        problem = (
+            f"no image would be labeled: {label_ratio} of {len(pool)} labeled images in the old classes is below 1"
         )
+        raise DatasetError("split", problem, "Choose other old classes, or raise --label-ratio.")
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     # The published splits were drawn with RandomState and exactly this call.
     labeled[pool[np.random.RandomState(seed).choice(range(len(pool)), count, replace=False)] if count else []] = True
@@ -291,9 +289,8 @@ def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequen
     try:
         lines = read_bytes(path, MAX_TABLE_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(
-            "split", f"{path} cannot be read ({error})", "Pass a text file with one class per line."
-        ) from error
+        problem = f"{path} cannot be read ({error})"
+        raise DatasetError("split", problem, "Pass a text file with one class per line.") from error
     named = [line.strip() for line in lines if line.strip()]
     if not named:
         raise DatasetError("split", f"{path} contains no class names", "Write one class per line.")
@@ -380,7 +377,6 @@ def long_tail_split(classes: ClassLabels, *, imbalance_factor: float, seed: int 
         remedy = "Use an --imbalance-factor closer to 1, or a dataset with images of every class."
         raise DatasetError("split", f"{classes.title(i)} would be left without images (it has {sizes[i]})", remedy)
     generator = keyed_generator(seed, "long-tail")
-    kept = [
-        generator.choice(np.flatnonzero(usable & (labels == i)), int(counts[i]), replace=False) for i in range(count)
-    ]
+    members = [np.flatnonzero(usable & (labels == i)) for i in range(count)]
+    kept = [generator.choice(members[i], int(counts[i]), replace=False) for i in range(count)]
     return np.sort(np.concatenate(kept)).astype(np.int64)

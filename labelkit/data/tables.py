@@ -30,7 +30,6 @@ from labelkit.data.datasets import (
     natural_key,
     sort_by_bytes,
 )
-from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
@@ -42,32 +41,16 @@ from labelkit.files import (
     open_table,
     parse_json,
 )
+from labelkit.formatting import first_few
 
 MAX_FAULTS_SHOWN: Final = 10
 _MAX_SHOWN: Final = 200
 _COLUMNS_SHOWN: Final = 12
 _LABELS_SHOWN: Final = 5
 
-PATH_COLUMNS: Final = (
-    "path",
-    "image_path",
-    "img_path",
-    "file_path",
-    "filepath",
-    "filepaths",
-    "filename",
-    "file_name",
-    "image_name",
-    "file",
-    "image",
-    "img",
-    "name",
-    "image_id",
-    "id",
-    "sample_id",
-    "uri",
-    "url",
-    "path_escaped",
+PATH_COLUMNS: Final = tuple(
+    "path image_path img_path file_path filepath filepaths filename file_name image_name file image img name image_id "
+    "id sample_id uri url path_escaped".split()
 )
 """Accepted headers of the path column, of which the first one present is used; case is ignored, and spaces count
 as ``_``."""
@@ -107,18 +90,17 @@ class _CsvRow:
     path: str
     label: str | None
     split: str
-    guess: bool = False
-    file: str = ""
-    given: bool = True
+    guess: bool
+    file: str
+    given: bool
 
 
 def _raise_faults(where: str, faults: Sequence[str], remedy: str = _ROW_REMEDY) -> None:
     """Raise one error with all faults of a file, so that they can be corrected together; do nothing without faults."""
     if not faults:
         return
-    more = len(faults) - MAX_FAULTS_SHOWN
-    shown = [*faults[:MAX_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-    problem = f"contains {len(faults)} error{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n"
+    shown = first_few(faults, MAX_FAULTS_SHOWN, "\n  ")
+    problem = f"contains {len(faults)} error{'s' if len(faults) > 1 else ''}\n  {shown}\n"
     raise DatasetError(where, problem, remedy)
 
 
@@ -138,7 +120,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     table = _read_csv_rows(path, label_column, needs_labels=label_column is not None)
     rows, notes = table.rows, table.notes
     if table.unused and not table.label_fault:
-        notes.append(f"unused columns: {_join_first_few(table.unused, most=_COLUMNS_SHOWN)}")
+        notes.append(f"unused columns: {first_few(table.unused, _COLUMNS_SHOWN)}")
     folders = [path.absolute().parent, *([data_root.absolute()] if data_root is not None else [])]
     files = [_resolve_path(row.path, folders) for row in rows]
     missing = {row.path for row, file in zip(rows, files, strict=True) if not path_exists(file)}
@@ -222,28 +204,20 @@ def read_label_csv(
     table = _read_csv_rows(path, label_column, empty_ok=empty_ok)
     rows = table.rows
     if guesses := sum(row.guess and bool(row.label) for row in rows):
-        raise DatasetError(
-            str(path),
-            f"{guesses} of {len(rows)} labels were predicted by labelkit (their kind is known, new or unsure), so they "
-            "cannot serve as ground truth",
-            "Pass a file with only the labels that you know, such as given.csv, or only the lines that you "
-            "corrected, with the columns path and label.",
-        )
+        problem = f"{guesses} of {len(rows)} labels were predicted by labelkit (their kind is known, new or unsure), "
+        remedy = "Pass a file with only labels that you know, such as given.csv, or only the lines that you corrected."
+        raise DatasetError(str(path), f"{problem}so they cannot serve as ground truth", remedy)
     for row in rows:
         if not row.label:
             continue
-        if found.setdefault(row.path, row.label) != row.label:
-            faults.append(
-                f"line {row.line}: {row.path!r} is {found[row.path]!r} in an earlier line and {row.label!r} here"
-            )
+        if (first := found.setdefault(row.path, row.label)) != row.label:
+            faults.append(f"line {row.line}: {row.path!r} is {first!r} in an earlier line and {row.label!r} here")
     _raise_faults(str(path), faults)
     if not found and not empty_ok:
         raise DatasetError(str(path), "no rows are labeled", "Fill in the label column for at least some rows.")
     if tell is not None:
         if any(row.label and not row.given for row in rows):
-            tell(
-                f"{path}: all labels are used; the column labeled hides labels only if the file is passed as --dataset"
-            )
+            tell(f"{path}: all labels are used; the column labeled hides labels only in a file passed as --dataset")
         if any(row.split for row in rows):
             tell(
                 f"{path}: the split column is not used; to use it, pass the file as --dataset, with --data-root "
@@ -311,67 +285,60 @@ def _read_csv_rows(
     at_kind = header.index("kind") if is_ours else None
     at_file = header.index(FILE_COLUMN) if FILE_COLUMN in header else None
     at_given = next((header.index(name) for name in _LABELED_COLUMNS if name in header and name != found), None)
-    given: list[str] = []
     faults: list[str] = []
-    rows: list[_CsvRow] = []
-    labels: list[str | None] = []
-    # columns of 0 and 1, one for each class, and those with a 1 in each row
-    flags = {at for at, name in enumerate(header) if name.removeprefix("is_") in SPLIT_WORDS}
-    marks = set() if found or label_column else set(range(len(header))) - {at_path, at_split, at_file, at_given, *flags}
-    marked: list[list[int]] = []
-    while True:
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            faults.append(f"line {reader.line_num}: unreadable: {error}")
-            break
-        if fields is None:
-            break
-        if not any(map(str.strip, fields)):
-            continue
-        if len(fields) != len(header):
-            faults.append(f"line {reader.line_num}: {len(fields)} fields, but the header has {len(header)}")
-        elif any("\0" in fields[at] for at in (at_path, at_label, at_split) if at is not None):
-            faults.append(f"line {reader.line_num}: contains a NUL character, so the file may be damaged")
-        elif not fields[at_path].strip():
-            faults.append(f"line {reader.line_num}: the path is empty")
-        else:
-            split, file = ("" if at is None else fields[at].strip() for at in (at_split, at_file))
-            split = SPLIT_WORDS.get(split.lower(), split)
-            guess = at_kind is not None and fields[at_kind].strip() in GUESSED_KINDS
-            rows.append(_CsvRow(reader.line_num, fields[at_path], None, split, guess, file))
-            labels.append(None if at_label is None else fields[at_label])
-            given.append("1" if at_given is None else fields[at_given].strip().lower())
-            marks = {at for at in marks if fields[at].strip().lower() in _MARKS}
-            marked.append([at for at in marks if _MARKS[fields[at].strip().lower()]])
+    lines: list[tuple[int, list[str]]] = []
+    try:
+        for fields in reader:
+            if not any(map(str.strip, fields)):
+                continue
+            if len(fields) != len(header):
+                faults.append(f"line {reader.line_num}: {len(fields)} fields, but the header has {len(header)}")
+            elif any("\0" in fields[at] for at in (at_path, at_label, at_split) if at is not None):
+                faults.append(f"line {reader.line_num}: contains a NUL character, so the file may be damaged")
+            elif not fields[at_path].strip():
+                faults.append(f"line {reader.line_num}: the path is empty")
+            else:
+                lines.append((reader.line_num, fields))
+    except csv.Error as error:
+        faults.append(f"line {reader.line_num}: unreadable: {error}")
     _raise_faults(where, faults)
-    if rows and at_label is not None and _are_images(labels) and not _are_images([row.path for row in rows]):
-        problem = f"column {names[at_label]!r} contains image file names, but column {names[at_path]!r} does not"
-        raise DatasetError(where, problem, "Swap the names of these two columns in the first line.")
-    if not rows and not empty_ok:
+
+    def column(at: int | None, default: str = "") -> list[str]:
+        return [default if at is None else fields[at].strip() for _, fields in lines]
+
+    labels: list[str | None] = [None if at_label is None else fields[at_label] for _, fields in lines]
+    if not lines and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", "Add a line for each image below the header.")
     label_notes: list[str] = []
-    if len(marks) > 1 and any(marked):
-        columns = _join_first_few((names[at] for at in sorted(marks)), most=_COLUMNS_SHOWN)
-        classes_of = [[names[at] for at in one if at in marks] for one in marked]
-        several = next((row.line for row, one in zip(rows, classes_of, strict=True) if len(one) > 1), None)
+    # columns of 0 and 1, one for each class
+    flags = {at for at, name in enumerate(header) if name.removeprefix("is_") in SPLIT_WORDS}
+    marks = set() if found or label_column else set(range(len(header))) - {at_path, at_split, at_file, at_given, *flags}
+    marks = {at for at in marks if {one.lower() for one in column(at)} <= _MARKS.keys()}
+    classes_of = [[names[at] for at in marks if _MARKS[fields[at].strip().lower()]] for _, fields in lines]
+    if len(marks) > 1 and any(classes_of):
+        columns = first_few((names[at] for at in sorted(marks)), _COLUMNS_SHOWN)
+        several = next((line for (line, _), one in zip(lines, classes_of, strict=True) if len(one) > 1), None)
         if several is not None:
             label_fault = f"line {several} has more than one 1 in the columns {columns}; only one label is allowed"
-        elif any(classes_of):
+        else:
             label_fault, labels = "", [one[0] if one else None for one in classes_of]
             label_notes = [f"labels read from the one-hot columns {columns}"]
     if label_fault and needs_labels:
         raise DatasetError(where, label_fault, "Pass the name of the label column as --label-column.")
-    if split_column != "split" and {row.split for row in rows} - {*SPLIT_WORDS.values(), ""}:
-        at_split, rows = None, [replace(row, split="") for row in rows]
-    if _YES_OR_NO.keys() >= set(given) and at_given is not None:
-        rows = [replace(row, given=_YES_OR_NO[value]) for row, value in zip(rows, given, strict=True)]
-    else:
-        at_given = None
+    splits = [SPLIT_WORDS.get(split.lower(), split) for split in column(at_split)]
+    if split_column != "split" and set(splits) - {*SPLIT_WORDS.values(), ""}:
+        at_split, splits = None, column(None)
+    given = [text.lower() for text in column(at_given, "1")]
+    if not _YES_OR_NO.keys() >= set(given):
+        at_given, given = None, column(None, "1")
     read = {at_path, at_label, at_split, at_kind, at_file, at_given, *(marks if label_notes else ())}
     unused = [name for at, name in enumerate(names) if name and at not in read]
     classes, notes = class_names(labels)
-    rows = [replace(row, label=label) for row, label in zip(rows, classes, strict=True)]
+    values = zip(lines, classes, splits, column(at_kind), column(at_file), given, strict=True)
+    rows = [
+        _CsvRow(line, fields[at_path], label, split, kind in GUESSED_KINDS, file, _YES_OR_NO[used])
+        for (line, fields), label, split, kind, file, used in values
+    ]
     return _CsvTable(rows, label_fault, label_notes + notes, unused)
 
 
@@ -386,12 +353,6 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DatasetError(where, f"line {line} is not UTF-8", "Save the file as UTF-8.") from error
-
-
-def _are_images(texts: Iterable[str | None]) -> bool:
-    """Return whether most of the nonempty texts look like image file names; ``False`` if all are empty."""
-    found = [Path(text.strip()).suffix.lower() in IMAGE_SUFFIXES for text in texts if text]
-    return 2 * sum(found) > len(found)
 
 
 def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
@@ -416,7 +377,7 @@ def find_label_column(header: Sequence[str], requested: str | None, others: Sequ
     ``requested`` is the column that the user named, if any. If no column has a common name, the column of ``others``,
     which are known to contain classes, is used if there is only one.
     """
-    shown = _join_first_few(header, most=_COLUMNS_SHOWN)
+    shown = first_few(header, _COLUMNS_SHOWN)
     by_lower = {key(name): name for key in (normalize_column_name, str.lower) for name in reversed(header)}
     if requested is not None:
         name = by_lower.get(requested.strip().lower(), "")
@@ -452,7 +413,6 @@ def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
 
 
 def _json_rows(text: str) -> list[dict[str, Any]]:
-    """Convert JSON in any of the known formats to rows."""
     try:
         value = parse_json(text)
     except ValueError:  # one object in each line
@@ -550,7 +510,6 @@ NO_LABEL: Final = frozenset(
 )
 """Labels treated as empty: -1, the words that pandas reads as missing, and punctuation marks."""
 NO_LABEL_WORDS: Final = frozenset(("none", "unlabeled", "unlabelled", "no_label", "no label"))  # in any case
-_SHOWN: Final = 3
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 
 
@@ -575,13 +534,11 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
     none = {text: count for text, count in counts.items() if name_of[text] is None and text.strip()}
     notes: list[str] = []
     if none:
-        listed = _join_first_few(f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items())
+        listed = first_few((f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items()))
         notes.append(f"labels read as unlabeled: {listed}; rename them if they are classes")
-    joined = [
-        f"{_join_first_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1
-    ]
+    joined = [f"{first_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1]
     if joined:
-        notes.append(f"merged labels that differ only in spaces, accents or .0: {_join_first_few(joined, '; ')}")
+        notes.append(f"merged labels that differ only in spaces, accents or .0: {first_few(joined, between='; ')}")
     return [None if label is None else name_of[str(label)] for label in labels], notes
 
 
@@ -590,8 +547,3 @@ def match_known_spelling(labels: Mapping[int, str], known: Iterable[str]) -> dic
     names = list(known)
     written = {class_name(name): name for name in names} | {name: name for name in names}
     return {place: written.get(name, name) for place, name in labels.items()}
-
-
-def _join_first_few(texts: Iterable[str], between: str = ", ", *, most: int = _SHOWN) -> str:
-    listed = list(texts)
-    return between.join(listed[:most]) + (f"{between}..." if len(listed) > most else "")

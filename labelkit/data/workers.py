@@ -9,6 +9,7 @@ from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -68,7 +69,6 @@ class Crops:
 
 
 def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Crops:
-    """Read, decode, crop and resize one planned batch."""
     b, c = len(plan.rows), channels
     crops = tuple(np.zeros((b, spec.size, spec.size, c), dtype=np.uint8) for spec in plan.views)
     boxes = tuple(np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (b, 1)) for _ in plan.views)
@@ -135,10 +135,6 @@ class PlanBatchSampler:
             yield [plan]
 
 
-def _unwrap_single(items: list[T]) -> T:
-    return items[0]
-
-
 def prefetch(items: Iterator[T]) -> Iterator[T]:
     """Prefetch the next item in a thread while the caller processes the current one."""
     with ThreadPoolExecutor(1) as pool:
@@ -177,9 +173,8 @@ def count_workers(requested: int | None, images: int, batch_bytes: int, show_mes
     room = shutil.disk_usage(SHARED_MEMORY).free // batch_bytes
     found = min(wanted, max(0, (room - 1) // 2))  # each process prepares two batches in advance, and one is in use
     if found < wanted:
-        show_message(
-            f"using only {found} of {wanted} decoding processes: {SHARED_MEMORY} is small (docker run --shm-size=8g)"
-        )
+        told = f"using only {found} of {wanted} decoding processes"
+        show_message(f"{told}: {SHARED_MEMORY} is small (docker run --shm-size=8g)")
     return found
 
 
@@ -198,7 +193,7 @@ def build_loader(
         _Items(read),
         batch_sampler=plans,
         num_workers=num_workers,
-        collate_fn=_unwrap_single,
+        collate_fn=itemgetter(0),  # a batch is a single item
         # its own generator: the loader draws a number in every pass, by default from the global generator
         generator=torch.Generator().manual_seed(0),
         **options,

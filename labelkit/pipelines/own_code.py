@@ -29,10 +29,8 @@ def check_method_code(digest_path: Path, method: str, remedy: str) -> None:
     try:
         same = read_json_object(digest_path, {"sha256": str})["sha256"] == digest
     except (OSError, ValueError) as error:
-        raise StoreError(
-            str(digest_path), f"cannot be read: {error}", "Delete this file and the runs next to it."
-        ) from error
+        problem = f"cannot be read: {error}"
+        raise StoreError(str(digest_path), problem, "Delete this file and the runs next to it.") from error
     if not same:
-        raise OutputExistsError(
-            str(digest_path.parent), f"contains a run with a different version of the code of {method}", remedy
-        )
+        problem = f"contains a run with a different version of the code of {method}"
+        raise OutputExistsError(str(digest_path.parent), problem, remedy)

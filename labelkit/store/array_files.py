@@ -6,7 +6,7 @@ The formats are described in ``docs/inside/file_format.txt``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,8 @@ class Matches:
     def reversed(self) -> Matches:
         """Return the same pairs with the first and second image swapped."""
         back = np.linalg.inv(self.homographies) if len(self) else self.homographies
-        return Matches(
-            self.pairs[:, ::-1],
-            self.inliers,
-            back / back[:, 2:, 2:],
-            self.boxes[:, ::-1],
-            self.keypoints[:, :, ::-1],
-            self.keypoint_counts,
-        )
+        pairs, boxes, keypoints = self.pairs[:, ::-1], self.boxes[:, ::-1], self.keypoints[:, :, ::-1]
+        return replace(self, pairs=pairs, homographies=back / back[:, 2:, 2:], boxes=boxes, keypoints=keypoints)
 
 
 def make_empty_matches() -> Matches:
@@ -127,15 +121,9 @@ def read_matches(path: Path) -> MatchFile:
     with open_file(path, schema.FORMAT_MATCHES) as file:
         file.check_axes(columns, required=columns)
         matches = Matches(**{name: file.read(name) for name in schema.MATCH_COLUMNS})
-        return MatchFile(
-            matches,
-            tuple(file.read_strings("sample_ids")),
-            file.read("sha256"),
-            file.read("image_sizes"),
-            file.read("num_keypoints"),
-            file.read_json("", "recipe", "{}"),
-            file.content_digest,
-        )
+        sha256, sizes, counts = (file.read(name) for name in ("sha256", "image_sizes", "num_keypoints"))
+        names, recipe = tuple(file.read_strings("sample_ids")), file.read_json("", "recipe", "{}")
+        return MatchFile(matches, names, sha256, sizes, counts, recipe, file.content_digest)
 
 
 def _stored(columns: schema.Columns, values: object) -> dict[str, NDArray[Any]]:

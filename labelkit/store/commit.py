@@ -23,7 +23,6 @@ from labelkit.errors import output_exists, resource_error
 from labelkit.files import open_regular
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_COPY_BYTES = 1 << 22
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -51,8 +50,7 @@ def json_digest(obj: object) -> str:
 
 def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
     """Convert an object to plain JSON values by serializing and parsing it; for example, tuples become lists."""
-    loaded: dict[str, Any] = json.loads(canonical_json(dict(obj)))
-    return loaded
+    return dict(json.loads(canonical_json(dict(obj))))
 
 
 @contextlib.contextmanager
@@ -85,13 +83,6 @@ def temporary_name() -> str:
     return f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
 
 
-def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all of ``data`` to a file descriptor, in several calls if necessary."""
-    view = memoryview(data).cast("B")
-    while view:
-        view = view[os.write(descriptor, view[:_COPY_BYTES]) :]
-
-
 def install(temporary: Path, path: Path, *, replace: bool) -> None:
     """Rename a complete, synced temporary file to its final name, and make the name durable.
 
@@ -102,8 +93,6 @@ def install(temporary: Path, path: Path, *, replace: bool) -> None:
     else:
         try:
             path.hardlink_to(temporary)
-        except FileExistsError:
-            raise
         except (OSError, NotImplementedError, AttributeError) as error:
             if isinstance(error, OSError) and error.errno not in _NO_LINKS:
                 raise
@@ -130,7 +119,7 @@ def commit_bytes(
     def fill(file: BinaryIO) -> None:
         for chunk in [data] if isinstance(data, bytes | bytearray | memoryview) else data:
             digest.update(chunk)
-            write_all(file.fileno(), chunk)
+            file.write(chunk)
 
     commit_file(path, fill, replace=replace)
     return digest.hexdigest()

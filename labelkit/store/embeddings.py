@@ -191,19 +191,11 @@ class EmbeddingStore:
         flags = (column(name) for name in ("labeled", "old_classes"))
         self.labeled, self.old_classes = (None if one is None else one.astype(np.bool_) for one in flags)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
-        packed = {path.split("/")[1] for path in file.groups if path.startswith("results/")}
-        self.packed_results = tuple(sorted(packed))
+        self.packed_results = tuple(sorted({one.split("/")[1] for one in file.groups if one.startswith("results/")}))
         self._embeddings = LazyRows(file, "embeddings")
-        self._extras = {
-            name: LazyRows(file, name)
-            for name, info in file.datasets.items()
-            if name not in schema.STORE_COLUMNS
-            and "/" not in name
-            # other arrays were written by a later version or another program
-            and info.dtype == np.dtype("<f4")
-            and len(info.shape) == 2
-            and info.shape[0] == self.n
-        }
+        every = file.datasets.items()
+        extras = (name for name, info in every if schema.is_extra(name, info.dtype.str, info.shape, self.n))
+        self._extras = {name: LazyRows(file, name) for name in extras}
         self._views = LazyRows(file, VIEWS) if self.view_recipe else None
 
     @property

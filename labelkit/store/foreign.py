@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from labelkit.errors import ConfigError, Damaged, NotAStore, Refused
 from labelkit.files import decode_table, open_table, table_encoding
+from labelkit.formatting import one_line
 from labelkit.store.csv_table import ESCAPED_COLUMN, unescape_name
-from labelkit.store.reader import one_line, open_hdf5, open_regular
+from labelkit.store.reader import open_hdf5, open_regular
 from labelkit.store.schema import name_text
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
@@ -64,16 +65,12 @@ class ForeignRows:
     left_out: list[str] = field(default_factory=list)
 
 
-def _shape_text(shape: tuple[int, ...]) -> str:
-    return "(" + ", ".join(map(str, shape)) + ")"
-
-
 def _check_table(array: Any, where: str) -> None:
     if array.dtype.kind not in "iuf":
         remedy = "Write the embeddings as one array of numbers, such as float32."
         raise Refused(where, f"embeddings of type {array.dtype} are not supported", remedy)
     if len(array.shape) != 2 or 0 in array.shape:
-        problem = f"embeddings have shape {_shape_text(array.shape)}, expected (n, d) with n, d >= 1"
+        problem = f"embeddings have shape {array.shape}, expected (n, d) with n, d >= 1"
         raise Refused(where, problem, "Write one row per image.")
 
 
@@ -97,7 +94,7 @@ def _chosen(
 def _choose(where: str, found: Mapping[str, Any], wanted: Mapping[str, str | None], others: Any = ()) -> dict[str, str]:
     """Return the name of the array for each role, ``embeddings`` first; messages also list the ``others``."""
     shown = list({**found, **dict(others)}.items())[:20]
-    names = ", ".join(f"{name} {_shape_text(array.shape)}" for name, array in shown) or "nothing"
+    names = ", ".join(f"{name} {array.shape}" for name, array in shown) or "nothing"
     chosen = _chosen(where, list(found), names, wanted, USUAL_NAMES)
     if "embeddings" not in chosen:
         tables = [name for name, array in found.items() if array.dtype.kind not in "SUO" and len(array.shape) == 2]
@@ -111,16 +108,13 @@ def _choose(where: str, found: Mapping[str, Any], wanted: Mapping[str, str | Non
 def _plain_column(values: NDArray[Any], where: str) -> Column:
     """Return a column as strings or integers; floating-point numbers, such as labels with NaN, become strings."""
     if values.ndim != 1 or values.dtype.kind not in "iubfSUO":
-        problem = f"has type {values.dtype} and shape {_shape_text(values.shape)}, expected one integer or string "
+        problem = f"has type {values.dtype} and shape {values.shape}, expected one integer or string "
         raise Refused(where, f"{problem}per row", "Write a one-dimensional array of integers or strings.")
     if values.dtype.kind in "iub":
         if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
             raise Refused(where, "contains integers outside the range of int64", "Use smaller numbers.")
         return values.astype(np.int64)
     return [name_text(text) if isinstance(text, bytes) else str(text) for text in values.tolist()]
-
-
-# ---- .npy and .npz
 
 
 def read_arrays(path: Path, wanted: Mapping[str, str | None], arrays: Any = None) -> ForeignRows:
@@ -158,9 +152,6 @@ def _foreign_rows(
     columns = {role: _plain_column(values, places[role]) for role, values in arrays.items()}
     left_out = [name for name in members if name not in chosen.values()]
     return ForeignRows(rows, columns, lambda row: f"{places['embeddings']} row {row}", chosen, left_out)
-
-
-# ---- HDF5
 
 
 def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
@@ -214,9 +205,6 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
         else:
             found[role] = np.memmap(handle, dataset.dtype, "r", offset, dataset.shape)
     return _foreign_rows(found, places, {role: f"/{name}" for role, name in chosen.items()}, left_out)
-
-
-# ---- text
 
 
 _COLUMN_NAMES = {

@@ -87,9 +87,7 @@ class Store(EmbeddingStore):
                 if isinstance(value, np.ndarray) and value.shape == (self.n,)
             }
             if not found:
-                raise Mismatch(
-                    str(self.path), f"{name} has no array with one value per image", "Do not pass it to frame()."
-                )
+                raise Mismatch(str(self.path), f"{name} has no array with one value per image", "Leave it out.")
             columns |= found
         return DataFrame(columns)
 

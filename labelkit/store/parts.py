@@ -59,8 +59,6 @@ class RunFolder(ABC, Generic[PartContent]):
         self._names = names
         self._overwrite = overwrite
 
-    # ---- methods to override
-
     @abstractmethod
     def _read(self, number: int, file: CheckedFile) -> PartContent:
         """Check and return the content of a part."""
@@ -79,8 +77,6 @@ class RunFolder(ABC, Generic[PartContent]):
     def _published_plan(self) -> object:
         """Return the plan digest of the existing output, or ``None``."""
         return None
-
-    # ---- the folder
 
     def begin(self, files: Mapping[str, bytes] | None = None) -> None:
         """Start or resume the run. If the output is already complete, remove the rest of the run folder.
@@ -128,14 +124,11 @@ class RunFolder(ABC, Generic[PartContent]):
         if loaded is None:
             commit_json(self.folder / "plan.json", self._stored_plan)
 
-    # ---- parts
-
     def path(self, number: int) -> Path:
         """Return the path of a part's file."""
         return self.folder / "parts" / self._names[number]
 
     def _commit(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
-        """Write a part to disk atomically."""
         contents = Contents.of(schema.FORMAT_PART, datasets, plan_digest=self.digest, part=number)
         data = contents.sealed(1 << 62).to_bytes()
         commit_bytes(self.path(number), [data, hashlib.sha256(data).digest()])
@@ -170,8 +163,6 @@ class RunFolder(ABC, Generic[PartContent]):
         except StoreError as error:
             remedy = "Run the same command again to recreate missing parts."
             raise type(error)(error.where, error.problem, remedy) from error
-
-    # ---- publishing
 
     @contextlib.contextmanager
     def _publishing(self) -> Iterator[bool]:

@@ -106,24 +106,18 @@ class PatchFile:
     ``entry`` is its entry in ``SET.json``, and ``listed`` the whole content of ``SET.json``.
     """
 
-    def __init__(
-        self,
-        file: CheckedFile,
-        entry: dict[str, Any],
-        listed: dict[str, Any],
-    ) -> None:
+    def __init__(self, file: CheckedFile, entry: dict[str, Any], listed: dict[str, Any]) -> None:
         if file.content_digest != entry["content_digest"]:
             raise Mismatch(file.where, f"is not the file listed in {SET_NAME}: its content digest differs", _REMAKE)
         rows = entry["row_stop"] - entry["row_start"]
         known = {"n": rows, "o": rows + 1, "t": entry["patches"], "d": listed["dim"]}
         file.check_axes(schema.PATCH_COLUMNS, known, required=schema.PATCH_COLUMNS.keys() - {"cells"})
-        offsets = file.read("patch_offsets")
         self.grids: NDArray[np.int64] = file.read("grids").astype(np.int64)
         self.regions: NDArray[np.float32] = file.read("regions")
         self.cells: NDArray[np.int64] | None = None
         if "cells" in file.datasets:
             self.cells = file.read("cells").astype(np.int64)
-        self.offsets: NDArray[np.int64] = offsets.astype(np.int64)
+        self.offsets: NDArray[np.int64] = file.read("patch_offsets").astype(np.int64)
         self.patches = LazyRows(file, "patches")
         self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
 
@@ -181,18 +175,15 @@ class PatchSet:
         file = self._file(int(np.searchsorted(self._stops, row, side="right")))
         local = row - file.row_start
         start, stop = int(file.offsets[local]), int(file.offsets[local + 1])
-        left, top, right, bottom = (float(edge) for edge in file.regions[local])
-        grid = (int(file.grids[local, 0]), int(file.grids[local, 1]))
+        (rows, columns), (left, top, right, bottom) = file.grids[local].tolist(), file.regions[local].tolist()
         cells = file.cells_of(local, local + 1)
-        return ImagePatches(file.patches.rows[start:stop], cells, grid, (left, top, right, bottom))
+        return ImagePatches(file.patches.rows[start:stop], cells, (rows, columns), (left, top, right, bottom))
 
     def offsets(self) -> NDArray[np.int64]:
         """Return (n + 1,) offsets: the index of each image's first patch in the set, then the total patch count."""
-        parts = [
-            self._first_patches[number] + self._file(number).offsets[:-1]
-            for number in range(len(self._listed["files"]))
-        ]
-        return np.concatenate([*parts, self._first_patches[-1:]])
+        firsts = self._first_patches
+        parts = [first + self._file(number).offsets[:-1] for number, first in enumerate(firsts[:-1])]
+        return np.concatenate([*parts, firsts[-1:]])
 
     def blocks(self, max_bytes: int = 64 << 20) -> Iterator[PatchBlock]:
         """Yield all patches in order, in blocks of about ``max_bytes``, each with one or more whole images.

@@ -92,47 +92,33 @@ class EmbeddingPlan:
 
     def __post_init__(self) -> None:
         """Convert the fields to their stored types and check them against each other."""
-        self._set("sample_ids", tuple(self.sample_ids))
-        self._set("class_names", tuple(self.class_names))
-        self._set("split_names", tuple(self.split_names))
-        self._set("reused_from", tuple(self.reused_from))
+        for name in ("sample_ids", "class_names", "split_names", "reused_from"):
+            self._set(name, tuple(getattr(self, name)))
         self._set("extras", dict(sorted(self.extras.items())))
-        for name, dtype in (
-            ("labels", "<i8"),
-            ("labeled", "?"),
-            ("old_classes", "?"),
-            ("splits", "<i2"),
-            ("reused", "<i8"),
-        ):
-            values = getattr(self, name)
-            if values is not None:
-                array = np.array(values, dtype=dtype)
+        if not self.sample_ids:
+            raise ValueError("sample_ids is empty")
+        for name in self.sample_ids:
+            if fault := name_fault(name):
+                remedy = "Name images by paths relative to the data root."
+                raise DatasetError(repr(name), f"cannot be a sample id: it {fault}", remedy)
+        count, classes = len(self.sample_ids), len(self.class_names)
+        if len(set(self.sample_ids)) < count:
+            raise ValueError("sample_ids are not unique")
+        kinds = {"labels": "<i8", "labeled": "?", "splits": "<i2", "old_classes": "?", "reused": "<i8"}
+        shapes = {"old_classes": (classes,), "reused": (count, 2)}
+        for name, dtype in kinds.items():
+            if getattr(self, name) is not None:
+                array, shape = np.array(getattr(self, name), dtype=dtype), shapes.get(name, (count,))
+                if array.shape != shape:
+                    raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
                 array.flags.writeable = False
                 self._set(name, array)
-        self._check_ids()
-        count, classes = len(self.sample_ids), len(self.class_names)
-        shapes = {"labels": (count,), "labeled": (count,), "splits": (count,), "old_classes": (classes,)}
-        for name, shape in {**shapes, "reused": (count, 2)}.items():
-            values = getattr(self, name)
-            if values is not None and values.shape != shape:
-                raise ValueError(f"{name} must have shape {shape}, got {values.shape}")
         largest = max(1, schema.PART_BYTES // self._row_bytes)
         batches = max(1, min(self.part_rows, largest) // self.batch_size)
         self._set("part_rows", batches * self.batch_size)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-
-    def _check_ids(self) -> None:
-        if not self.sample_ids:
-            raise ValueError("sample_ids is empty")
-        for name in self.sample_ids:
-            if fault := name_fault(name):
-                raise DatasetError(
-                    repr(name), f"cannot be a sample id: it {fault}", "Name images by paths relative to the data root."
-                )
-        if len(set(self.sample_ids)) < len(self.sample_ids):
-            raise ValueError("sample_ids are not unique")
 
     @property
     def num_reused(self) -> int:
@@ -238,7 +224,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
     differing = differing_keys(stored.to_json(), plan.to_json())
     keys = {key if key.startswith("reuse.") else key.partition(".")[0] for key in differing}
     same_names = all(
-        stored._columns[name] == plan._columns[name] for name in ("class_names", "old_classes", "split_names")
+        stored._columns[key] == plan._columns[key] for key in ("class_names", "old_classes", "split_names")
     )
     # The copied rows follow from the listing, but they must come from the same stores.
     # A newer version may continue: its embeddings depend on the model, which is compared.

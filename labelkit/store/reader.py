@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from labelkit import files as reading
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError, resource_error
+from labelkit.formatting import one_line
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest
 from labelkit.store.schema import name_bytes, name_text
@@ -96,11 +97,6 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
         short = "truncated" in str(error)
         problem = "is incomplete: it was truncated" if short else f"HDF5 cannot open it ({one_line(error)})"
         raise Damaged(where, problem, RESTORE) from error
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error message as one line of limited length."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -215,8 +211,6 @@ class CheckedFile:
         """Return the name that error messages use for an object in the file."""
         inner = f"{self._root}/{path}" if path else self._root
         return f"{self.where}:{inner}" if inner else self.where
-
-    # ---- structure
 
     def _check_header(self, file_format: str | None) -> None:
         texts = self.attributes[""]
@@ -385,8 +379,6 @@ class CheckedFile:
                 owner.setdefault(axis, f"/{name}")
         return known
 
-    # ---- data
-
     def _rows(self, path: str, start: int = 0, stop: int | None = None) -> Array:
         """Read all rows of a dataset, or a range of them, without verification."""
         info = self.datasets[path]
@@ -468,8 +460,6 @@ class CheckedFile:
             return np.frombuffer(digest, np.uint8).reshape(1, 32)
         return self.read(f"digests/{path}") if self.datasets[path].block_rows else None
 
-    # ---- errors
-
     def _refuse(self, path: str, problem: str) -> NoReturn:
         raise Refused(self.place(path), f"contains something that is not allowed: {problem}", RESTORE)
 
@@ -542,9 +532,6 @@ def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int =
             raise Damaged(where, f"digest {_CHANGED}", RESTORE)
 
 
-# ---- digests
-
-
 def hash_arrays(blocks: Iterable[Array]) -> Any:
     """Return the SHA-256 hash object of the concatenated bytes of several arrays."""
     digest = hashlib.sha256()
@@ -578,9 +565,6 @@ def content_digest(
 
 def _values_text(dtype: np.dtype[Any], shape: tuple[int, ...], digest: str) -> bytes:
     return f" {dtype.str} {'x'.join(map(str, shape)) or 'scalar'} {digest}".encode()
-
-
-# ---- shards
 
 
 @dataclass(frozen=True)

@@ -103,15 +103,10 @@ def write_result(
     path = _result_path(store, name)
     if not schema.RESULT_NAME.fullmatch(kind):
         raise ValueError(f"kind must be a single lowercase word, got {kind!r}")
-    root: dict[str, Any] = {
-        "store_digest": store.content_digest,
-        "n": store.n,
-        "kind": kind,
-        "stage": stage,
-        "created_by": MADE_BY,
-    }
-    root |= {"gallery_digest": gallery_digest} if gallery_digest else {}
-    contents = Contents.of(schema.FORMAT_RESULT, **root, params=params)
+    contents = Contents.of(schema.FORMAT_RESULT, created_by=MADE_BY, params=params)
+    contents.set("", store_digest=store.content_digest, n=store.n, kind=kind, stage=stage)
+    if gallery_digest:
+        contents.set("", gallery_digest=gallery_digest)
     for array_name, value in arrays.items():
         if not schema.WORD.fullmatch(array_name) or array_name in ("digests", "params"):
             raise ValueError(f"invalid array name {array_name!r}")
@@ -317,9 +312,8 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
     array = np.asarray(value)
     column = schema.RESULT_COLUMNS.get(name)
     if column is not None:
-        return array.astype(
-            f"<{column.types[0]}", casting="same_kind" if array.dtype.kind != "b" else "unsafe", copy=False
-        )
+        casting: Any = "unsafe" if array.dtype.kind == "b" else "same_kind"
+        return array.astype(f"<{column.types[0]}", casting=casting, copy=False)
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
     if array.dtype.kind == "U":

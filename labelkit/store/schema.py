@@ -160,6 +160,12 @@ PROTOTYPE_COLUMNS = _columns({"prototypes": "k d: f4"})
 NEIGHBOR_COLUMNS = {name: RESULT_COLUMNS[name] for name in ("query_rows", "neighbor_rows", "scores")}
 
 
+def is_extra(name: str, dtype: str, shape: tuple[int, ...], rows: int) -> bool:
+    """Return whether a dataset of a store is an additional model output; other programs may have written others."""
+    known = name in STORE_COLUMNS or "/" in name
+    return not known and dtype == "<f4" and len(shape) == 2 and shape[0] == rows
+
+
 def name_bytes(name: str) -> bytes:
     """Encode a name as raw bytes; surrogate escapes become the bytes they stand for."""
     return name.encode("utf-8", "surrogateescape")

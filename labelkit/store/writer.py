@@ -272,8 +272,7 @@ def attribute_text(value: AttributeValue) -> str:
 
 
 def _hdf5_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    found: np.dtype[Any] = h5py.string_dtype("utf-8", dtype.itemsize) if dtype.kind == "S" else dtype
-    return found
+    return np.dtype(h5py.string_dtype("utf-8", dtype.itemsize)) if dtype.kind == "S" else dtype
 
 
 def _attribute_array(value: AttributeValue) -> Array:
@@ -287,9 +286,6 @@ def _attribute_array(value: AttributeValue) -> Array:
     return np.array(value, dtype="<i8")
 
 
-# ---- stores, in one file or in shards
-
-
 def shard_borders(rows: int, shards: int, first: int = 0) -> tuple[tuple[int, int], ...]:
     """Split rows into nonempty shards of about equal size; return the first and end row (exclusive) of each."""
     count = min(shards, rows - first, schema.MAX_SHARDS)
@@ -298,13 +294,9 @@ def shard_borders(rows: int, shards: int, first: int = 0) -> tuple[tuple[int, in
 
 def sharded_columns(contents: Contents) -> list[str]:
     """Return the columns to store in shards: embeddings, view embeddings, and additional model outputs."""
-    rows = contents.datasets["embeddings"].shape[0]
-    found: list[str] = [name for name in ("embeddings", schema.VIEWS) if name in contents.datasets]
-    for name, data in sorted(contents.datasets.items()):
-        known = name in schema.STORE_COLUMNS or not schema.WORD.fullmatch(name)
-        if not known and data.dtype == np.dtype("<f4") and len(data.shape) == 2 and data.shape[0] == rows:
-            found.append(name)
-    return found
+    every, rows = contents.datasets, contents.datasets["embeddings"].shape[0]
+    extras = [name for name, data in every.items() if schema.is_extra(name, data.dtype.str, data.shape, rows)]
+    return [*(name for name in ("embeddings", schema.VIEWS) if name in every), *sorted(extras)]
 
 
 def install_store(

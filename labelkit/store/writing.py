@@ -27,7 +27,7 @@ from labelkit.errors import (
     StoreError,
     output_exists,
 )
-from labelkit.formatting import percent
+from labelkit.formatting import first_few, percent
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest, temporary_name, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
@@ -141,8 +141,6 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
                     self.warnings.append(f"the store is complete, but its run folder could not be removed: {error}")
         return self.out
 
-    # ---- output location
-
     def _is_finished(self) -> bool:
         if self.out.is_dir():
             raise ConfigError("--out", f"{self.out} is a folder", "Pass a file name.")
@@ -171,10 +169,8 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             state = f"and contains {len(asked & held):,} of these {len(asked):,} images{others}"
             return output_exists(self.out, state=state, instead=new if asked & held and asked - held else "")
         numerics = differing_keys(store.model.numerics, self.plan.model.numerics)
-        told = (
-            f" ({', '.join(numerics)} differ)" if numerics else " (such as labels, splits, --dtype, --views or --reuse)"
-        )
-        return output_exists(self.out, state=f"and was created from these images with other options{told}")
+        told = f"{', '.join(numerics)} differ" if numerics else "such as labels, splits, --dtype, --views or --reuse"
+        return output_exists(self.out, state=f"and was created from these images with other options ({told})")
 
     def _published_plan(self) -> str | None:
         try:
@@ -187,12 +183,8 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         # parts are removed only when the store is complete
         check_space(self.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
 
-    # ---- parts
-
     def _read(self, part: int, file: CheckedFile) -> dict[str, NDArray[Any]]:
         return {name: file.read(name) for name in (*self.plan.part_shapes(0), "skipped/rows", "skipped/reasons")}
-
-    # ---- publishing
 
     def _gather(self, max_bad: float, base: EmbeddingStore | None) -> Contents:
         plan = self.plan
@@ -229,12 +221,10 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     def _too_many(self, skipped: Mapping[int, str], max_bad: float) -> DatasetError:
         total = len(self.plan.sample_ids)
-        first = sorted(skipped)[:_SHOWN_FAULTS]
-        faults = "; ".join(f"{self.plan.sample_ids[row]}: {skipped[row]}" for row in first)
-        more = f"; and {len(skipped) - len(first)} more" if len(skipped) > len(first) else ""
+        faults = (f"{self.plan.sample_ids[row]}: {skipped[row]}" for row in sorted(skipped))
         problem = (
             f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)}%, but only "
-            f"{percent(max_bad)}% are allowed): {faults}{more}"
+            f"{percent(max_bad)}% are allowed): {first_few(faults, _SHOWN_FAULTS, '; ')}"
         )
         remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to skip them."
         return DatasetError(str(self.out), problem, remedy)
@@ -290,9 +280,6 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
         datasets["skipped/sample_ids"] = strings(plan.sample_ids[row] for row in sorted(skipped))
         datasets["skipped/reasons"] = strings(skipped[row] for row in sorted(skipped))
     return contents
-
-
-# ---- embeddings computed elsewhere: checked, and streamed to disk in the order of their names
 
 
 def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:

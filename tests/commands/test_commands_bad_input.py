@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from labelkit.commands.common.networks import load_run_network
-from labelkit.store.commit import write_all
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import list_results
 
@@ -322,18 +322,18 @@ def largest_file(size: int) -> Iterator[None]:
 
 @contextmanager
 def full_when(monkeypatch: pytest.MonkeyPatch, is_full: Callable[[], bool]) -> Iterator[None]:
-    """Let the disk be full while ``is_full`` says so, in the middle of a file."""
+    """Let the disk be full while ``is_full`` says so, when a file is synced."""
     refused: list[int] = []
+    fsync = os.fsync
 
-    def write(descriptor: int, data: bytes) -> None:
-        if is_full():
-            refused.append(len(data))
-            write_all(descriptor, data[: len(data) // 2])
+    def sync(descriptor: int) -> None:
+        if is_full() and stat.S_ISREG(os.fstat(descriptor).st_mode):
+            refused.append(descriptor)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write_all(descriptor, data)
+        fsync(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr("labelkit.store.commit.write_all", write)
+        patch.setattr(os, "fsync", sync)
         yield
     assert refused
 

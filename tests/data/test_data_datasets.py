@@ -270,7 +270,7 @@ def test_hidden_files_other_suffixes_and_linked_folders_are_counted(tmp_path: Pa
     dataset = load(tmp_path / "set")
     assert dataset.sample_ids == ("a/1.png", "a/3.png", "link/2.png")
     assert dataset.notes == (
-        "ignored: 1 hidden, 1 link to a parent folder, 1 with other suffixes; if a table contains labels "
+        "ignored: 1 hidden, 1 in circular links, 1 with other suffixes; if a table contains labels "
         "(a/notes.txt?), pass it as --labels or --dataset",
     )
 
@@ -303,7 +303,7 @@ def test_links_to_folders_are_followed_and_never_in_a_circle(tmp_path: Path) -> 
     assert dataset.sample_ids == ("a/1.png", "again/1.png")
     assert dataset.class_names == ("a", "again")
     assert dataset.source.read(0).decode(1).shape == (4, 4, 1)
-    assert dataset.notes == ("ignored: 3 links to parent folders",)
+    assert dataset.notes == ("ignored: 3 in circular links",)
 
 
 def test_names_that_are_not_utf8_are_kept_and_sorted_by_their_bytes(tmp_path: Path) -> None:

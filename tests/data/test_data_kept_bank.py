@@ -9,6 +9,7 @@ import torch
 from labelkit.data.image_bank import CachedViewBank, draw_views, number_view_kinds
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.workers import BatchPlan
 
 KEYS = np.arange(400, dtype=np.int64)
 PLAIN = Normalize((0.0,), (1.0,))
@@ -58,7 +59,7 @@ def test_each_image_gets_its_own_values() -> None:
     asked = np.array([8, 1, 7, 1], dtype=np.int64)
     keys = np.array([8, 1, 7, 1 + (1 << 40)], dtype=np.int64)
 
-    (first, second), geometry = bank.make_views(asked, KeyedRNG(0, 3, keys), (), normalize=PLAIN)
+    (first, second), geometry = bank.make_views(BatchPlan(asked, KeyedRNG(0, 3, keys), ()), PLAIN)
 
     drawn = draw_views(KeyedRNG(0, 3, keys), (0, 0), 3)
     assert first.flatten().tolist() == (asked * 10.0 + drawn[:, 0]).tolist()

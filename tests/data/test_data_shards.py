@@ -66,7 +66,7 @@ def test_patterns_stand_for_files_as_in_a_shell(tmp_path: Path, pattern: str, na
 @pytest.mark.parametrize(
     ("pattern", "problem"),
     [
-        ("a-{0..9}.tar", "9 of 10 files are missing: .*a-1.tar, .*a-2.tar, .*a-3.tar, ..."),
+        ("a-{0..9}.tar", "9 of 10 files are missing: .*a-1.tar, .*a-2.tar, .*a-3.tar and 6 more"),
         ("none-*.tar", "1 of 1 files are missing"),
         ("a-0.tar.gz", "is a compressed archive"),
         ("b-0.parquet", "1 of 1 files are missing"),
@@ -268,7 +268,7 @@ def test_a_table_without_images_is_refused(tmp_path: Path, columns: dict[str, li
 def test_damaged_tables_and_rows_are_told(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing more")
-    with pytest.raises(DatasetError, match=r"a.parquet: cannot be read as Parquet"):
+    with pytest.raises(DatasetError, match=r"a.parquet: cannot be read"):
         listed(tmp_path / "a.parquet")
     pq.write_table(pa.table({"image": [picture(1), None]}), tmp_path / "b.parquet")
     found = listed(tmp_path / "b.parquet")

@@ -61,7 +61,7 @@ def test_commit_without_replacing_works_where_there_are_no_hard_links(tmp_path, 
     assert (tmp_path / "x").read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
+@pytest.mark.parametrize("call", ["open", "fsync", "replace"])
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, call):
     commit_bytes(tmp_path / "x", b"old")
 
@@ -74,13 +74,6 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, cal
     monkeypatch.undo()
     assert (tmp_path / "x").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
-def test_short_writes_are_continued(tmp_path, monkeypatch):
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:2]))
-    commit_bytes(tmp_path / "x", b"abcdefg")
-    assert (tmp_path / "x").read_bytes() == b"abcdefg"
 
 
 def test_a_file_is_synced_before_it_gets_its_name_and_the_folder_after(tmp_path, monkeypatch):

@@ -75,12 +75,16 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
     folder = data_root / spec.name
     if (folder / "train").is_dir() and (folder / "test").is_dir():
         return load_folder(folder, name=spec.name)
+    root: Path | None = None
     try:
         root = find_root(spec, data_root)
     except (DatasetAbsent, DatasetIncomplete):
         if not download:
             raise
-        published = _published_cifar(spec)
+    from torchvision.datasets import CIFAR10, CIFAR100
+
+    published: Any = CIFAR10 if spec.num_classes == 10 else CIFAR100
+    if root is None:
         try:
             published(data_root, download=True)
         except (OSError, RuntimeError) as error:
@@ -88,7 +92,6 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
             remedy = f"Download the archive elsewhere and unpack it into {data_root}."
             raise DatasetError(spec.name, problem, remedy) from error
         root = find_root(spec, data_root)
-    published = _published_cifar(spec)
     here = type(published.__name__, (published,), {"base_folder": root.name})
     try:
         parts = {split: here(root.parent, train=split == "train") for split in ("test", "train")}
@@ -98,12 +101,6 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
     source = ArraySource(np.ascontiguousarray(np.concatenate([part.data for part in parts.values()])))
     labels = {split: np.array(part.targets) for split, part in parts.items()}
     return _listing(spec.name, labels, tuple(spec.num_images), parts["train"].classes, source)
-
-
-def _published_cifar(spec: DatasetSpec) -> Any:
-    from torchvision.datasets import CIFAR10, CIFAR100
-
-    return CIFAR10 if spec.num_classes == 10 else CIFAR100
 
 
 def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:

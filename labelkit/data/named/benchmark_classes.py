@@ -52,9 +52,8 @@ def benchmark_classes(name: str) -> BenchmarkClasses:
     Raises:
         FileNotFoundError: there is no list for this dataset.
     """
-    record = json.loads(
-        files("labelkit.data.named").joinpath("class_lists", f"{name}.json").read_text(encoding="utf-8")
-    )
+    path = files("labelkit.data.named").joinpath("class_lists", f"{name}.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
     folder_names = tuple(record.get("folder_names", ()))
     if "imagenet_classes" in record:
         whole = benchmark_classes("imagenet_1k").folder_names

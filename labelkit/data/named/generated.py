@@ -1,8 +1,5 @@
 """Generated datasets, whose images are drawn when first read and stored in the user's cache."""
 
-import contextlib
-import secrets
-import zipfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.cache import cache_folder
+from labelkit.cache import cache_folder, read_arrays, write_arrays
 from labelkit.data.datasets import ImageDataset, build_numbered_listing
 from labelkit.data.decode import EncodedImage
 from labelkit.data.named import scenes
@@ -94,21 +91,11 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
 def _read_block(source: int, split: int, block: int) -> Block:
     """Return a block of images and masks from the cache, or draw it and store it there."""
     path = cache_folder() / f"scenes-{_VERSION}" / f"{SEED}-{scenes.SPLITS[split]}-{source}-{block:04d}.npz"
-    # a damaged file is generated again, with the same content
-    with contextlib.suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile), path.open("rb") as file:
-        kept = np.load(file)
-        return kept["images"], kept["masks"]
-    images, masks = _draw_block(source, split, block)
-    # a cache that cannot be written only costs time
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
-        try:
-            np.savez(temporary, images=images, masks=masks)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return images, masks
+    found = read_arrays(path)
+    if found is None:
+        found = _draw_block(source, split, block)
+        write_arrays(path, found)  # a cache that cannot be written only costs time
+    return found[0], found[1]
 
 
 def _draw_block(source: int, split: int, block: int) -> Block:

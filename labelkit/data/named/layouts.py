@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.files import read_bytes
-
-MAX_NAMES_SHOWN: Final = 3
+from labelkit.formatting import first_few
 
 
 @dataclass(frozen=True)
@@ -108,16 +107,14 @@ class DatasetSpec:
             DatasetError: files are damaged, or lists contradict each other.
         """
         module, _, function = self.reader.partition(":")
-        read = getattr(import_module(f"labelkit.data.{module}"), function)
+        read: Callable[..., ImageDataset] = getattr(import_module(f"labelkit.data.{module}"), function)
         if self.made or self.can_download:
-            made: ImageDataset = read(self, data_root, download)
-            return made
+            return read(self, data_root, download)
         root = find_root(self, data_root)
         try:
-            listing: ImageDataset = read(self, root)
+            return read(self, root)
         except (KeyError, ValueError, IndexError) as error:
             raise DatasetError(str(root), f"has damaged file lists: {error}", self.remedy(data_root)) from error
-        return listing
 
     def remedy(self, data_root: Path) -> str:
         """Return instructions for obtaining the dataset, for use in error messages."""
@@ -187,10 +184,8 @@ def build_named_listing(
     spec: DatasetSpec, root: Path, listed: Sequence[ListedImage], class_names: Sequence[str] = ()
 ) -> ImageDataset:
     """Build the listing of a registered dataset from its official lists; see ``list_files``."""
-    remedy = spec.remedy(root.parent)
-    return list_files(
-        spec.name, root, listed, class_names=class_names, split_names=tuple(spec.num_images), remedy=remedy
-    )
+    splits, remedy = tuple(spec.num_images), spec.remedy(root.parent)
+    return list_files(spec.name, root, listed, class_names=class_names, split_names=splits, remedy=remedy)
 
 
 def list_files(
@@ -221,19 +216,11 @@ def list_files(
         found = Counter(row.split for row in listed if row.sample_id not in missing_ids)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
         expected_of = {split: ImageCount(expected[i]) for i, split in enumerate(split_names)}
-        problem = f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}"
+        problem = f"{compare_counts(found_of, expected_of)}; missing: {first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
-    return build_numbered_listing(
-        name,
-        root,
-        names,
-        np.array(labels, dtype=np.int64),
-        np.array(splits, dtype=np.int64),
-        FileSource(root, names),
-        class_names=class_names,
-        split_names=split_names,
-        listed=True,
-    )
+    numbers, parts, source = np.array(labels, np.int64), np.array(splits, np.int64), FileSource(root, names)
+    facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "listed": True}
+    return build_numbered_listing(name, root, names, numbers, parts, source, **facts)
 
 
 def attach_masks(
@@ -255,7 +242,7 @@ def attach_masks(
     assert root is not None
     files = tuple(mask_of(sample_id) for sample_id in dataset.sample_ids)
     if missing := _missing(root, files):
-        problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {abbreviate_names(missing)}"
+        problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     return replace(dataset, masks=FileMasks(root, files, build_class_table(meaning)), mask_classes=tuple(mask_classes))
 
@@ -284,15 +271,11 @@ def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> d
     try:
         with os.scandir(folder) as entries:
             classes = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-        return {
-            name: [file for file in _names_in(folder / name) if _is_image(file)]
-            if wanted is None or name in wanted
-            else []
-            for name in classes
-        }
+        files = {name: _names_in(folder / name) if wanted is None or name in wanted else [] for name in classes}
     except OSError as error:
         problem = f"cannot be listed: {error.strerror}"
         raise DatasetError(str(error.filename or folder), problem, "Check the permissions of this folder.") from error
+    return {name: [file for file in listed if _is_image(file)] for name, listed in files.items()}
 
 
 def read_table(path: Path) -> dict[str, str]:
@@ -352,13 +335,6 @@ def compare_counts(found: Mapping[str, int], expected: Mapping[str, ImageCount])
     return "; ".join(
         f"{split}: expected {count} images, found {found.get(split, 0):,}" for split, count in expected.items()
     )
-
-
-def abbreviate_names(names: Sequence[str]) -> str:
-    """Join the first few names, and append the number of the others."""
-    more = len(names) - MAX_NAMES_SHOWN
-    shown = ", ".join(names[:MAX_NAMES_SHOWN])
-    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _exists(folder: Path, name: str) -> bool:

@@ -4,17 +4,15 @@ Each function lists one dataset of `labelkit.data.registry.DATASETS` from its en
 Contradictory lists raise ``KeyError``, ``ValueError`` or ``IndexError``, which the caller reports as damage.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from labelkit.data.datasets import ImageDataset, sort_by_bytes
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import (
     DatasetSpec,
     ListedImage,
-    abbreviate_names,
     build_named_listing,
     compare_counts,
     list_class_folders,
@@ -23,6 +21,7 @@ from labelkit.data.named.layouts import (
     read_table,
 )
 from labelkit.errors import DatasetError, DatasetIncomplete
+from labelkit.formatting import first_few
 
 
 def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -102,9 +101,8 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
         raise ValueError(f"{min(both)} is in both the training split and the query or gallery set")
     class_names = [*sorted(items[0]), *sorted(items[1])]
     number = {item: i for i, item in enumerate(class_names)}
-    return build_named_listing(
-        spec, root, [ListedImage(image, number[item], split) for image, item, split in found], class_names
-    )
+    rows = [ListedImage(image, number[item], split) for image, item, split in found]
+    return build_named_listing(spec, root, rows, class_names)
 
 
 def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -124,7 +122,7 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
     train, val = files.values()
     names = sort_by_bytes(name for name, images in train.items() if images)
     if extra := sorted(set(val) - set(names)):
-        raise ValueError(f"small-validation contains classes that small-train does not: {abbreviate_names(extra)}")
+        raise ValueError(f"small-validation contains classes that small-train does not: {first_few(extra)}")
     return _class_folders(spec, root, files, names)
 
 
@@ -163,12 +161,10 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
     for images in (root, *named, above):
         if (images / "train").is_dir() and (images / "val").is_dir():
             return build_named_listing(spec, images, rows, names)
-    raise DatasetIncomplete(
-        spec.name,
-        f"the lists are in {root}, but there is no imagenet/ with train/ and val/ in {above}",
-        f"Download ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
-        f"imagenet/val/<wnid>/ in {above}.",
-    )
+    problem = f"the lists are in {root}, but there is no imagenet/ with train/ and val/ in {above}"
+    place = f"imagenet/train/<wnid>/ and imagenet/val/<wnid>/ in {above}"
+    remedy = f"Download ILSVRC 2012 from https://image-net.org/download.php and unpack it as {place}."
+    raise DatasetIncomplete(spec.name, problem, remedy)
 
 
 def _class_folders(
@@ -191,8 +187,8 @@ def _class_folders(
 
 def _check_image_counts(spec: DatasetSpec, root: Path, rows: Iterable[ListedImage]) -> None:
     """Reject folders whose number of images differs from the published one, since no list of files is published."""
-    counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
-    found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}
+    counts = Counter(row.split for row in rows)
+    found = {split: counts[i] for i, split in enumerate(spec.num_images)}
     if not all(count.agrees(found[split]) for split, count in spec.num_images.items()):
         problem = compare_counts(found, spec.num_images)
         raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent))

@@ -77,14 +77,14 @@ def _with_masks(
     classes: Iterable[str] = (),
 ) -> ImageDataset:
     """List the images of each split, in the order of the splits, with their masks; see ``attach_masks``."""
-    dataset = build_named_listing(
-        spec, root, [ListedImage(name, -1, split) for split, part in enumerate(images) for name in part]
-    )
+    rows = [ListedImage(name, -1, split) for split, part in enumerate(images) for name in part]
+    dataset = build_named_listing(spec, root, rows)
     return attach_masks(dataset, mask_of, meaning, tuple(classes), spec.remedy(root.parent))
 
 
-def _annotation_of(name: str) -> str:
-    return "annotations/" + name.removeprefix("images/").rpartition(".")[0] + ".png"
+def _png_in(images: str, masks: str) -> Callable[[str], str]:
+    """Return a function that maps an image to its mask, a PNG file of the same name in another folder."""
+    return lambda name: str(PurePosixPath(name.replace(images, masks, 1)).with_suffix(".png"))
 
 
 def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -92,11 +92,7 @@ def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
     nested = (root / "train/masks").is_dir()
     folders = [f"{split}/images" if nested else split for split in spec.num_images]
 
-    def mask_of(name: str) -> str:
-        split, _, file = name.partition("/")
-        mask = f"{split}/masks/{file.removeprefix('images/')}" if nested else f"{split}annot/{file}"
-        return str(PurePosixPath(mask).with_suffix(".png"))
-
+    mask_of = _png_in("/images/", "/masks/") if nested else _png_in("/", "annot/")
     meaning = {i: i for i in range(len(CAMVID_CLASSES))} | {len(CAMVID_CLASSES): IGNORE}
     images = [sort_by_bytes(list_images(root, folder)) for folder in folders]
     return _with_masks(spec, root, images, mask_of, meaning, CAMVID_CLASSES)
@@ -106,7 +102,7 @@ def read_coco_stuff_27(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List COCO-Stuff with its 27 supercategories; masks store label numbers minus 1, and 255 is ignored."""
     images = [list_images(root, f"images/{split}2017") for split in spec.num_images]
     meaning = {label - 1: i for i, labels in enumerate(COCO_STUFF_CLASSES.values()) for label in labels}
-    return _with_masks(spec, root, images, _annotation_of, meaning, COCO_STUFF_CLASSES)
+    return _with_masks(spec, root, images, _png_in("images/", "annotations/"), meaning, COCO_STUFF_CLASSES)
 
 
 def read_ade20k(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -115,7 +111,8 @@ def read_ade20k(spec: DatasetSpec, root: Path) -> ImageDataset:
     if not 0 < len(names) < IGNORE:
         raise ValueError(f"objectInfo150.txt lists {len(names)} classes after its first line")
     images = [list_images(root, f"images/{folder}") for folder in ("training", "validation")]
-    return _with_masks(spec, root, images, _annotation_of, {0: IGNORE} | {i + 1: i for i in range(len(names))}, names)
+    meaning = {0: IGNORE} | {i + 1: i for i in range(len(names))}
+    return _with_masks(spec, root, images, _png_in("images/", "annotations/"), meaning, names)
 
 
 def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -139,10 +136,7 @@ def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
 def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List the VOC 2012 images that have a segmentation mask; object borders (255) are ignored."""
     images = [[f"JPEGImages/{i}.jpg" for i in read_lines(root / need[0]) if i] for need in spec.required_files[:2]]
-
-    def mask_of(name: str) -> str:
-        return name.replace("JPEGImages/", "SegmentationClass/", 1).removesuffix(".jpg") + ".png"
-
+    mask_of = _png_in("JPEGImages/", "SegmentationClass/")
     return _with_masks(spec, root, images, mask_of, {i: i for i in range(len(VOC_CLASSES))}, VOC_CLASSES)
 
 
@@ -156,11 +150,7 @@ def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
                 problem = f"{path} lists {film}, but JPEGImages/480p/{film}/ is missing"
                 raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent))
         images.append([name for film in films for name in list_images(root, f"JPEGImages/480p/{film}")])
-
-    def mask_of(name: str) -> str:
-        return name.replace("JPEGImages/", "Annotations/", 1).removesuffix(".jpg") + ".png"
-
-    return _with_masks(spec, root, images, mask_of, {i: i for i in range(IGNORE)})
+    return _with_masks(spec, root, images, _png_in("JPEGImages/", "Annotations/"), {i: i for i in range(IGNORE)})
 
 
 _CLASSES: Final = VOC_CLASSES[1:]  # without background
@@ -190,9 +180,8 @@ def _read_presence(path: Path) -> dict[str, int]:
     for number, line in enumerate(read_lines(path), 1):
         words = line.split()
         if words and (len(words) != 2 or words[1] not in _PRESENCE):
-            raise DatasetError(
-                f"{path}:{number}", f"{line!r} is not an image name followed by 1, 0 or -1", "Unpack the file again."
-            )
+            problem = f"{line!r} is not an image name followed by 1, 0 or -1"
+            raise DatasetError(f"{path}:{number}", problem, "Unpack the file again.")
         if words:
             found[words[0]] = _PRESENCE[words[1]]
     return found

@@ -244,9 +244,8 @@ _INSIDE: Final[tuple[Callable[[Floats, Floats], NDArray[np.bool_]], ...]] = (
 
 
 def _is_dotted(u: Floats, v: Floats, shape: _Shape) -> NDArray[np.bool_]:
-    across, down = (
-        np.mod(axis / shape.period + phase, 1) - 0.5 for axis, phase in zip((u, v), shape.phase, strict=True)
-    )
+    axes = zip((u, v), shape.phase, strict=True)
+    across, down = (np.mod(axis / shape.period + phase, 1) - 0.5 for axis, phase in axes)
     return np.asarray(np.hypot(across, down) <= 0.28)
 
 

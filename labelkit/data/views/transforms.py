@@ -24,7 +24,6 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional
 
 from labelkit.data.batch import ViewGeometry, array_to_device, move_to_device
 from labelkit.data.center_crop import RESAMPLING, Interpolation, resize_part
@@ -99,7 +98,6 @@ def view_matrices(
 
 
 def _to_3x3(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Extend (b, 2, 3) matrices to (b, 3, 3)."""
     last = np.tile(np.array([[[0.0, 0.0, 1.0]]]), (len(matrices), 1, 1))
     return np.concatenate((matrices, last), axis=1)
 
@@ -348,9 +346,8 @@ def crop_and_resize(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) ->
         return resize_box(image, box, spec)
     # Copied by NumPy, to get a layout that is fast for torch without torch starting a thread pool for the copy.
     part = torch.from_numpy(np.ascontiguousarray(image[top:bottom, left:right])).permute(2, 0, 1)[None]
-    resized = functional.interpolate(
-        part, size=(spec.size, spec.size), mode=spec.interpolation, antialias=True, align_corners=False
-    )
+    size = (spec.size, spec.size)
+    resized = F.interpolate(part, size, mode=spec.interpolation, antialias=True, align_corners=False)
     return np.asarray(resized[0].permute(1, 2, 0).numpy())
 
 

@@ -7,7 +7,7 @@ ways on the same held-out images. Raw pixels and untrained networks are included
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,11 +143,8 @@ def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], C
         raise DatasetError(config.dataset, f"has no train or no test split (splits: {names})", "Use another dataset.")
     used = np.isin(listing.splits, [listing.split_names.index(name) for name in ("train", test_split)])
     if (listing.labels[used] < 0).any():
-        raise DatasetError(
-            config.dataset,
-            f"{int((listing.labels[used] < 0).sum())} images are unlabeled, but a comparison requires true labels",
-            "Pass class folders, or a CSV with labels for all images.",
-        )
+        problem = f"{(listing.labels[used] < 0).sum()} images are unlabeled, but a comparison requires true labels"
+        raise DatasetError(config.dataset, problem, "Pass class folders, or a CSV with labels for all images.")
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
     if config.old_classes is not None:
         # a file may have changed by the time the comparison is resumed
@@ -170,14 +167,13 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
         return
     now = {name: value for name, value in config.to_yaml_dict().items() if name not in CompareConfig.resumable_fields}
     about = config.keep / _ABOUT
-    with ExitStack() as stack:
-        with translate_os_errors(config.keep):
-            existing = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
-            # a lock without other files was left by a comparison that was stopped at its start
-            if existing - {"lock"} and _ABOUT not in existing:
-                raise ConfigError("--keep", f"{config.keep} is not a comparison folder", "Choose a new folder.")
-            config.keep.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(hold_lock(config.keep))
+    with translate_os_errors(config.keep):
+        existing = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
+        # a lock without other files was left by a comparison that was stopped at its start
+        if existing - {"lock"} and _ABOUT not in existing:
+            raise ConfigError("--keep", f"{config.keep} is not a comparison folder", "Choose a new folder.")
+        config.keep.mkdir(parents=True, exist_ok=True)
+    with hold_lock(config.keep):
         if about.exists():
             then = stored_record(about)
             differing = [
@@ -291,9 +287,7 @@ def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], ro
         "method", "labels", "network", "length", f"{config.neighbors}-NN", "k-means", "R@1", "own", "minutes", "MiB",
         "runs",
     ]  # fmt: skip
-    failures: list[list[Cell]] = [
-        [row.name, seed, reason] for row in rows for seed, reason in sorted(row.failures.items())
-    ]
+    failures: list[list[Cell]] = [[row.name, *failure] for row in rows for failure in sorted(row.failures.items())]
     failed = (Table("failed runs", ["method", "seed", "reason"], failures),) if failures else ()
     return Table(title, columns, lines), *failed
 

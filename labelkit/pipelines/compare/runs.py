@@ -112,9 +112,8 @@ def evaluate_store(
     knn: Any = evaluate_knn(EvaluateKNNConfig(index=index, k=(config.neighbors,), queries=split)).to_json()
     cluster_store(KMeansConfig(index=index, num_clusters=data.num_classes, seed=seed, overwrite=True))
     groups = score_groups("k-means")
-    retrieval: Any = evaluate_retrieval(
-        EvaluateRetrievalConfig(index=index, k=(1,), split=(split,), nmi_seeds=0)
-    ).to_json()
+    queries = EvaluateRetrievalConfig(index=index, k=(1,), split=(split,), nmi_seeds=0)
+    retrieval: Any = evaluate_retrieval(queries).to_json()
     scores: dict[str, float] = {
         "knn_accuracy": knn["knn_accuracy"],
         "clustering_accuracy": groups["all_accuracy"],
@@ -127,9 +126,8 @@ def evaluate_store(
         discover_head(DiscoverHeadConfig(index=index, overwrite=True))
         scores["own_accuracy"] = score_groups("head")["all_accuracy"]
     elif output_kind == "names" and has_output:
-        named: Any = evaluate_classification(
-            EvaluateClassificationConfig(index=index, split=split, bootstrap=0)
-        ).to_json()
+        options = EvaluateClassificationConfig(index=index, split=split, bootstrap=0)
+        named: Any = evaluate_classification(options).to_json()
         scores["own_accuracy"] = named["scores"][0]["accuracy"]
     return scores
 

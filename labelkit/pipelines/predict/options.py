@@ -9,9 +9,6 @@ from labelkit.options.base import panel
 from labelkit.options.memory import ProcessesConfig
 from labelkit.options.shared import RESULT_NAME, DeviceOption, LabelColumnOption, ListingOptions, OverwriteOption
 
-_FORMAT_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl"}
-
-
 _PREDICTIONS = panel("Predictions", preset=False)
 _PREDICTION_SETTINGS = panel("Predictions")
 _LABELS = panel("Labels", preset=False)
@@ -74,13 +71,9 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         return new
 
     @model_validator(mode="after")
-    def _check_label_column(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.label_column is not None and self.labels is None:
             raise ValueError("--label-column requires --labels FILE")
-        return self
-
-    @model_validator(mode="after")
-    def _check_shown_tables(self) -> Self:
         if self.out is not None and self.format == "table":
             raise ValueError("--format table cannot be combined with --out: pass csv or jsonl")
         return self
@@ -88,6 +81,6 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     @property
     def output_format(self) -> str:
         """Output format: ``format`` if set, otherwise inferred from ``out``."""
-        if self.format is not None:
-            return self.format
-        return "table" if self.out is None else _FORMAT_OF_SUFFIX.get(self.out.suffix.lower(), "csv")
+        if self.format is not None or self.out is None:
+            return self.format or "table"
+        return "jsonl" if self.out.suffix.lower() in (".jsonl", ".ndjson") else "csv"

@@ -26,7 +26,7 @@ from labelkit.data.datasets import FileSource, build_listing, sort_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder
 from labelkit.errors import ConfigError, DatasetError, StoreError
-from labelkit.formatting import percent
+from labelkit.formatting import first_few, percent
 from labelkit.pipelines.predict.options import PredictConfig
 from labelkit.pipelines.start.record import RECORD, Record, find_last_finished_round
 from labelkit.progress import current_progress
@@ -121,9 +121,8 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
     photos = list(dict.fromkeys(_list_photos(config, stores)))
     if not photos and not stores:
-        raise DatasetError(
-            "standard input", "contains no photo paths", "Write one path per line, or separate paths with NUL."
-        )
+        remedy = "Write one path per line, or separate paths with NUL."
+        raise DatasetError("standard input", "contains no photo paths", remedy)
     store, result, rule = load_prediction_source(config.from_, config.result)
     min_confidence = config.min_confidence
     if min_confidence is None:
@@ -184,7 +183,6 @@ def _predict_queries(
     queries: Queries,
     min_confidence: float,
 ) -> Iterator[Prediction]:
-    """Yield predictions for embedded photos."""
     stored, names = read_stored_predictions(result, min_confidence), group_names(result)
     # without labels to calibrate confidences, all predictions are unsure, for stored and for new images
     unchecked = json.loads(result.arrays.get("metrics", "{}")).get("calibration", {}).get("labels") == 0
@@ -258,9 +256,8 @@ def _build_result(
         table = Table("predictions", list(counts), [list(counts.values())])
     total, fault = len(predictions) + len(skipped), None
     if len(skipped) > config.max_bad * total:
-        named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
-        more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-        problem = f"{len(skipped)} of {total} cannot be read (allowed: {percent(config.max_bad)}%): {named}{more}"
+        named = first_few((f"{name}: {reason}" for name, reason in skipped), _SHOWN, "; ")
+        problem = f"{len(skipped)} of {total} cannot be read (allowed: {percent(config.max_bad)}%): {named}"
         fault = DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
     return SimpleResult(values, made, (table,), text=text, fault=fault)
 

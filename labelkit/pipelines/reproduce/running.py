@@ -280,14 +280,10 @@ def _record(
     measured_by = {row.name: measured for row, (_, _, measured) in zip(rows, outcomes, strict=True)}
     return {
         "table": table.name,
-        "source": table.source,
-        "place": table.place,
-        "title": table.title,
-        "note": table.note,
+        **table.model_dump(include={"source", "place", "title", "note", "unit"}),
         "command": _command_line(config),
         "versions": {"labelkit": __version__, "torch": version("torch")},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-        "unit": table.unit,
         "seeds": config.seeds,
         "rows": [
             {

@@ -79,8 +79,7 @@ class Record(BaseModel):
             return None
         if not all((self.path.parent / file).exists() for file in step["files"]):
             return None
-        values: dict[str, Any] = step["values"]
-        return values
+        return dict(step["values"])
 
     def note(
         self, name: str, command: str, inputs: Mapping[str, object], files: Sequence[Path], values: Mapping[str, Any]

@@ -348,7 +348,6 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
 def _plan(
     dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, StageConfig]
 ) -> SimpleResult:
-    """Return the result of ``--dry-run``."""
     commands = {name: command_line(step) for name, step in steps.items()}
     rows: list[list[Cell]] = [[number, name, command] for number, (name, command) in enumerate(commands.items(), 1)]
     values: dict[str, object] = {
@@ -486,7 +485,6 @@ def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, P
 
 
 def _build_steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
-    """Return the options of each step, by name, in order."""
     groups, answer = str(this.record["groups"]), this.record["answer"]
     folder, given = this.folder, this.given
     shared: dict[str, Any] = {"seed": config.seed}

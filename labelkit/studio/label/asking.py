@@ -163,8 +163,7 @@ class BackgroundPredictor:
         told, problem = self._process.communicate()
         if self._process.returncode:
             raise ValueError(problem.strip()[-_LAST_WORDS:] or f"exit code {self._process.returncode}")
-        values: dict[str, Any] = json.loads(told)
-        return values
+        return dict(json.loads(told))
 
     def _apply_prediction(self, result: Result, *, by: str, client: str) -> dict[str, Any]:
         made = describe_groups(self.browsed.store, self.browsed.images, result, "predicted again", 1)

@@ -4,12 +4,13 @@ import io
 import re
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
+from labelkit.algorithms.neighbors import Metric, knn
 from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.labels import UsableLabels
 from labelkit.errors import output_exists
@@ -102,19 +103,13 @@ class BrowsedStore:
 
     def similar_images(self, row: int) -> list[dict[str, Any]]:
         """Return the images most similar to an image, with their scores, nearest first."""
-        features = self.images.features
+        features, usable = self.images.features, np.flatnonzero(self.images.directed)
         if not self.images.directed[row]:
             return []
-        near = features @ features[row]
-        if self.store.metric == "l2":
-            near = -np.sqrt(np.maximum((features**2).sum(axis=1) + (features[row] ** 2).sum() - 2 * near, 0))
-        near[~self.images.directed] = -np.inf
-        near[row] = -np.inf
-        count = min(LIKE, self.store.n - 1)
-        rows = np.argpartition(-near, count - 1)[:count] if count else np.zeros(0, dtype=np.int64)
-        rows = rows[np.argsort(-near[rows], kind="stable")]
-        sign = -1 if self.store.metric == "l2" else 1
-        return [{"image": int(one), "score": sign * float(near[one])} for one in rows if np.isfinite(near[one])]
+        metric, count = cast(Metric, self.store.metric), min(LIKE + 1, len(usable))
+        scores, near = knn(features[[row]], features[usable], count, metric=metric)
+        found = zip(usable[near[0]].tolist(), scores[0].tolist(), strict=True)
+        return [{"image": one, "score": score} for one, score in found if one != row][:LIKE]
 
     def split_group(self, session: Session, group: int) -> list[list[int]]:
         """Split a group in two by hierarchical clustering; return the rows of both parts, larger part first.

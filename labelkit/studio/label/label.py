@@ -112,7 +112,6 @@ def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels,
 
 
 def _build_label_tables(told: dict[str, Any]) -> list[Table]:
-    """Build tables of the labels added, and of the images that had another label."""
     columns = ["round", "labels before", "added", "confirmed", "in conflict", "by"]
     row = [told[key] for key in ("round", "labels_before", "added", "confirmed")]
     tables = [Table("labels", columns, [[*row, len(told["conflicts"]), told["by"] or None]])]
@@ -249,7 +248,6 @@ def read_session_labels(
 
 
 def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:
-    """Lock a folder of results for this server."""
     try:
         held.enter_context(hold_lock(folder))
     except BusyError as error:

@@ -77,7 +77,6 @@ class _RequestTimeoutProtocol(H11Protocol):
             self._late = None
 
 
-#: Settings of uvicorn.
 SETTINGS: dict[str, Any] = {
     "log_level": "warning",
     "lifespan": "off",
@@ -126,26 +125,20 @@ class Guard:
                 return _refuse(401, "the link is incomplete: open the link that the command printed")
         if len(scope["path"]) > _LONGEST_PATH:  # Python refuses to parse numbers with very many digits
             return _refuse(404, "not found")
-        length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdecimal()) or int(length) > MAX_BYTES:
-            return _refuse(413, f"a request may have at most {MAX_BYTES:,} bytes")
         return None
 
     def _is_allowed_host(self, host: str) -> bool:
         if host in self._names:
             return True
         address, _, port = host.rpartition(":")
-        if not self._any or port != str(self._port):
-            return False
-        try:
-            ipaddress.ip_address(address.strip("[]"))
-        except ValueError:
-            return False
-        return True
+        if self._any and port == str(self._port):
+            with contextlib.suppress(ValueError):
+                return bool(ipaddress.ip_address(address.strip("[]")))
+        return False
 
 
 def _limit_body_size(receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """Stop reading a body that exceeds the limit, regardless of the length stated in its header."""
+    """Stop reading a body that exceeds the limit."""
     total = 0
 
     async def read() -> Message:
@@ -334,16 +327,12 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
     Raises:
         ResourceError: the address does not belong to this machine, or the port is in use.
     """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(128)
+        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=host == "::")
     except OSError as error:
         problem = f"cannot listen on this address ({error.strerror or error})"
         raise ResourceError(f"{host}:{port}", problem, "Pass a different --host or --port.") from error
-    return made
 
 
 class _Server(uvicorn.Server):

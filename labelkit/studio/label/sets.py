@@ -27,6 +27,7 @@ from labelkit.commands.common.label_files import find_labels_result
 from labelkit.commands.common.outputs import check_output
 from labelkit.data.decode import BadImageError, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
+from labelkit.formatting import first_few
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name, translate_os_errors
 from labelkit.store.csv_table import csv_text
@@ -56,10 +57,10 @@ class _Set:
     labels: NDArray[np.int64]  # -1: none
     class_names: tuple[str, ...]
 
-    def name(self, place: int) -> str | None:
-        """Return the class name of an image; ``None`` if it has no label."""
-        label = int(self.labels[place])
-        return None if label < 0 else self.class_names[label]
+    @property
+    def names(self) -> list[str | None]:
+        """Class name of each image; ``None`` if it has no label."""
+        return [None if label < 0 else self.class_names[label] for label in self.labels.tolist()]
 
 
 def check_set(config: LabelConfig) -> None:
@@ -116,9 +117,8 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
     if config.export == "imagefolder":
         written = [row for row in written if final.labels[row] >= 0]
         if not written:
-            raise DatasetError(
-                str(store.path), "no image is labeled, so there are no class folders", "Label some images first."
-            )
+            problem = "no image is labeled, so there are no class folders"
+            raise DatasetError(str(store.path), problem, "Label some images first.")
     rows = np.array(written, dtype=np.int64)
     names = [store.split_names[number] for number in np.unique(splits[rows[final.labels[rows] >= 0]]) if number >= 0]
     if len(names) > 1 and config.export != "atlas":
@@ -167,13 +167,9 @@ def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: L
     if grouping is not None and grouping.measure == "confidence":
         confidence = grouping.confidence.astype(np.float32)
     points = compute_map_positions(images.features, "pca", 0)[0].astype(np.float32) / _PLACES
-    by_group = _by_group(config, store, final)
-    kinds = ["group" if by_group[row] else "image" for row in found.rows.tolist()]
-    texts = {
-        "path": found.ids,
-        "label": [found.name(place) for place in range(len(found.ids))],
-        "kind": [kind if found.labels[place] >= 0 else None for place, kind in enumerate(kinds)],
-    }
+    by_group = np.where(_by_group(config, store, final)[found.rows], "group", "image").tolist()
+    kinds = [None if name is None else kind for name, kind in zip(found.names, by_group, strict=True)]
+    texts = {"path": found.ids, "label": found.names, "kind": kinds}
     columns = {name: pa.array(values, pa.string()) for name, values in texts.items()}
     columns["confidence"] = pa.array(confidence[found.rows])
     columns["x"] = pa.array(points[found.rows, 0])
@@ -191,15 +187,11 @@ def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDAr
     return said
 
 
-# ---- folders
-
-
 def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: _Set) -> None:
     images = open_store_images(store, config.dataset, config.data_root)
     if images.root is None:
-        raise DatasetError(
-            images.name, "its images are not files that can be copied", "Use --export coco, --export atlas, or --csv."
-        )
+        remedy = "Use --export coco, --export atlas, or --csv."
+        raise DatasetError(images.name, "its images are not files that can be copied", remedy)
     root = images.root.resolve()
     if out.resolve().is_relative_to(root):
         problem = f"{out} is inside the image folder {root}"
@@ -220,7 +212,6 @@ def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: 
 
 
 def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, places: Sequence[Path]) -> None:
-    """Copy or link the image files."""
     bad: list[str] = []
     digests = np.asarray(store.sha256) if store.has_images else None
     with current_progress().task("images", total=len(places)) as task:
@@ -242,20 +233,19 @@ def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, p
             else:
                 place.write_bytes(content)
     if bad:
-        more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-        problem = f"{len(bad)} of {len(places)} images cannot be exported: {'; '.join(bad[:_SHOWN])}{more}"
+        problem = f"{len(bad)} of {len(places)} images cannot be exported: {first_few(bad, _SHOWN, '; ')}"
         raise DatasetError(str(root), problem, "Embed these images again, or pass --dataset (and --data-root).")
 
 
 def _imagefolder(found: _Set) -> tuple[list[str], dict[str, str]]:
-    used = sorted({str(found.name(place)) for place in range(len(found.ids))})
+    used = sorted(set(map(str, found.names)))
     bad = [name for name in used if not _is_folder_name(name)]
     bad += [one for one, count in Counter(name.casefold() for name in used).items() if count > 1]
     if bad:
         problem = f"{len(bad)} class names are not valid folder names: {', '.join(map(repr, bad[:_SHOWN]))}"
         raise ConfigError("--export imagefolder", problem, "Rename these classes, or use another format.")
     files = _flat_names(found.ids, stems=False)
-    return [f"{found.name(place)}/{file}" for place, file in enumerate(files)], {}
+    return [f"{name}/{file}" for name, file in zip(found.names, files, strict=True)], {}
 
 
 def _is_folder_name(name: str) -> bool:
@@ -265,14 +255,15 @@ def _is_folder_name(name: str) -> bool:
 
 
 def _huggingface(found: _Set) -> tuple[list[str], dict[str, str]]:
-    lost = sorted({name for name in map(found.name, range(len(found.ids))) if name in _NO_VALUES})
+    lost = sorted(_NO_VALUES.intersection(filter(None, found.names)))
     if lost:
         problem = f"the datasets library would read {', '.join(map(repr, lost))} in metadata.csv as missing labels"
         raise ConfigError("--export huggingface", problem, "Rename these classes, or use another format.")
     taken = {"metadata.csv", "README.md"} & {name.split("/", 1)[0] for name in found.ids}
     if taken:
         raise DatasetError(sorted(taken)[0], "is the name of both an image and an exported table", "Rename the image.")
-    table = csv_text(["file_name", "label"], ([name, found.name(place) or ""] for place, name in enumerate(found.ids)))
+    lines = ([file, name or ""] for file, name in zip(found.ids, found.names, strict=True))
+    table = csv_text(["file_name", "label"], lines)
     return found.ids, {"metadata.csv": table, "README.md": _README}
 
 

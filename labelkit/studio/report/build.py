@@ -73,9 +73,8 @@ def write_report(config: ReportConfig) -> SimpleResult:
     choices = find_likely_groups(images.features, ids, len(groups))
     suggested = None if config.tables is None else read_suggested(config.tables, store, images)
     if suggested is None:
-        suggested = list_suggested_images(
-            store, images, grouping, choose_usable_labels(None, store, images.rows), config.seed
-        )
+        given = choose_usable_labels(None, store, images.rows)
+        suggested = list_suggested_images(store, images, grouping, given, config.seed)
     points, words = compute_map_positions(images.features, config.projection, config.seed)
     score_range, neighbor_columns = neighbors_data(near, near_scores)
     usable = np.zeros(store.n, dtype=bool) if store.labeled is None else store.labeled
@@ -147,11 +146,8 @@ def _thumbnails(
 ) -> Thumbnails:
     room = config.max_bytes - page_bytes - _WORDS - _BYTES_PER_SHEET * (len(images) // TILES + 1)
     if room < 0:
-        raise ConfigError(
-            "--max-size",
-            f"even without images, the page takes {config.max_bytes - room:,} bytes, more than {config.max_size}",
-            "Increase --max-size, or reduce --max-images or --neighbors.",
-        )
+        problem = f"even without images, the page takes {config.max_bytes - room:,} bytes, more than {config.max_size}"
+        raise ConfigError("--max-size", problem, "Increase --max-size, or reduce --max-images or --neighbors.")
     known = np.asarray(store.image_sizes)[images.rows] if store.has_images else np.zeros((len(images), 2), np.uint32)
     earlier = read_thumbnails(config.out, config.max_size) if store.has_images else None
     made = make_thumbnails(pictures, known, order, room, earlier)

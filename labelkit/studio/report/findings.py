@@ -4,8 +4,9 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from labelkit.cache import call_cached
 from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import read_table
 from labelkit.errors import DatasetError
-from labelkit.files import decode_table
+from labelkit.files import decode_table, open_table
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.studio.report.images import ShownImages, escape_for_page
 
@@ -172,26 +173,19 @@ def _read(folder: Path | None, found: Finding, places: Mapping[str, int]) -> Fin
 
 
 def _lines(path: Path, command: str) -> list[Line]:
-    """Return the rows of a table with any delimiter."""
     remedy = f"Run `{command} --out {path} --overwrite` again."
     try:
         text = decode_table(read_table(path))
-    except UnicodeDecodeError as error:
-        raise DatasetError(str(path), "is not UTF-8", remedy) from error
-    header = text.partition("\n")[0]
-    delimiter = max(",;\t", key=header.count)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="")
-    try:
-        missing = [column for column in _COLUMNS[path.name] if column not in (reader.fieldnames or ())]
-        if missing:
+        reader, header = open_table(io.StringIO(text, newline=""), _COLUMNS[path.name])
+        if missing := [column for column in _COLUMNS[path.name] if column not in header]:
             raise DatasetError(str(path), f"line 1 has no column {missing[0]!r}", remedy)
-        return list(reader)
-    except csv.Error as error:
-        raise DatasetError(str(path), f"line {reader.line_num}: {error}", remedy) from error
+        return [dict(zip_longest(header, fields, fillvalue="")) for fields in reader if fields]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DatasetError(str(path), f"cannot be read: {error}", remedy) from error
 
 
-def _search(rows: NDArray[np.float32], k: int, metric: Metric) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    return knn(rows, rows, k, metric=metric, exclude_self=True)
+def _search(rows: NDArray[np.float32], k: int, metric: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    return knn(rows, rows, k, metric=cast(Metric, metric), exclude_self=True)
 
 
 def find_neighbors(images: ShownImages, count: int, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -208,14 +202,13 @@ def find_neighbors(images: ShownImages, count: int, metric: str) -> tuple[NDArra
         Images (m, count), nearest first, -1 = none; scores (m, count), cosine or inner product (larger is nearer) or
         distance (smaller is nearer), NaN = none.
     """
-    kind: Metric = "cosine" if metric == "cosine" else "l2" if metric == "l2" else "dot"
     found = np.full((len(images), count), -1, dtype=np.int64)
     scores = np.full((len(images), count), np.nan, dtype=np.float32)
     usable = np.flatnonzero(images.directed)
     number = min(count, len(usable) - 1)
     if number >= 1:
         rows = images.features[usable]
-        near_scores, near = call_cached(_search, rows, number, kind)
+        near_scores, near = call_cached(_search, rows, number, metric)
         found[usable[:, None], np.arange(number)] = usable[near]
         scores[usable[:, None], np.arange(number)] = near_scores
     return found, scores

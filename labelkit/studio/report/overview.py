@@ -20,7 +20,6 @@ from labelkit.studio.report.images import escape_for_page
 from labelkit.studio.report.options import ReportConfig
 from labelkit.training.run_dir import METRICS
 
-# Maximum number of skipped files to list.
 _MAX_SKIPPED = 100
 # Maximum number of points per curve, about its width in pixels, and of curves; `show curves` draws the others.
 _MAX_POINTS, _MAX_CURVES = 400, 24

@@ -98,6 +98,5 @@ def list_suggested_images(
         chosen = choose_rows_to_label(config, store, images.rows, given, skipped)
     except DatasetError:  # every image has a label
         return ()
-    return tuple(
-        (int(place), escape_for_page(reason)) for place, reason in zip(chosen.places, chosen.reasons, strict=True)
-    )
+    found = zip(chosen.places, chosen.reasons, strict=True)
+    return tuple((int(place), escape_for_page(reason)) for place, reason in found)

@@ -335,7 +335,7 @@ def test_labels_that_mean_none_are_none_and_spellings_of_one_class_one(
     assert store.labels is not None
     assert store.labels.tolist() == [-1, 0, 0, 0, 0, 1, 1, -1]
     assert "labels read as unlabeled: '-1' (1 of 8), 'nan' (1 of 8)" in answer.err
-    assert "'3', ' 3', '3 ', ... are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in answer.err
+    assert "'3', ' 3', '3 ' and 1 more are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in answer.err
 
 
 def write_anndata(path: Path, index: str, label: str) -> None:
@@ -447,7 +447,7 @@ def test_a_csv_that_cannot_be_used_is_refused_with_its_line(
     [
         (np.array([[1.0, np.nan]]), "x.npy row 0: value 1 is nan"),
         (np.array([["a"]]), "are not supported"),
-        (np.ones(3), "shape (3), expected (n, d)"),
+        (np.ones(3), "shape (3,), expected (n, d)"),
         (np.ones((0, 3)), "shape (0, 3), expected (n, d)"),
         (np.array([[None]]), "NumPy cannot read it (Array can"),
     ],
@@ -517,7 +517,7 @@ def texts(file: h5py.File) -> None:
 @pytest.mark.parametrize(
     ("make", "code", "message"),
     [
-        (soft_link, 2, "has no 'feats', only real (4)"),
+        (soft_link, 2, "has no 'feats', only real (4,)"),
         (outside_storage, 2, "has no 'feats', only nothing"),
         (bomb, 3, "HDF5 cannot read it (Unable to allocate 1.00 TiB"),
         (texts, 3, "are not supported"),

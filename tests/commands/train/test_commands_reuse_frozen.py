@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from labelkit.data.batch import ViewGeometry
 from labelkit.data.image_bank import CachedViewBank, ImageBank, draw_views
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import Normalize
+from labelkit.data.workers import BatchPlan
 from labelkit.models.backbones.registry import Backbone
 from labelkit.training.trainer import Trainer
 from tests.running import run_labelkit
@@ -92,7 +92,8 @@ class DrawnImages(CachedViewBank):
         self.images = None
         self._views = reuse.plan.counts[0]
 
-    def make_views(self, rows: Any, draws: KeyedRNG, views: Sequence[Any], *, normalize: Any, **_: Any) -> Any:
+    def make_views(self, plan: BatchPlan, normalize: Any) -> Any:
+        rows, draws = plan.rows, plan.draws
         kinds = self._reuse.kinds
         specs = [view for view, place in self._reuse.views if place is not None]
         own = KeyedRNG(self._seed, draws.epoch, draws.keys)
@@ -101,7 +102,7 @@ class DrawnImages(CachedViewBank):
         numbers = [(0, kind) for kind in range(len(specs) + 1)]
         numbers += [(draw, kind) for draw in range(1, self._views) for kind in range(len(specs))]
         order = [self._reuse.views[kind][0] for _, kind in numbers]
-        made, where = self._bank.make_views(rows, KeyedRNG(self._seed, 0, rows), order, normalize=normalize)
+        made, where = self._bank.make_views(BatchPlan(rows, KeyedRNG(self._seed, 0, rows), tuple(order)), normalize)
         found, places = [], []
         for place, kind in enumerate(kinds):
             at = [(numbers.index((int(draw), kind)), row) for row, draw in enumerate(drawn[:, place])]
@@ -111,7 +112,7 @@ class DrawnImages(CachedViewBank):
 
     def unaugmented(self, rows: Any) -> Any:
         view = self._reuse.views[-1][0]
-        (made,), _ = self._bank.make_views(rows, KeyedRNG(0, 0, rows), [view], normalize=self._reuse_normalize)
+        (made,), _ = self._bank.make_views(BatchPlan(rows, KeyedRNG(0, 0, rows), (view,)), self._reuse_normalize)
         return made
 
 

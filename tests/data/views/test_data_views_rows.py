@@ -8,6 +8,7 @@ from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.image_bank import EmbeddingBank, augment_embeddings
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import EmbeddingView, Normalize, ViewSpec
+from labelkit.data.workers import BatchPlan
 
 KEYS = np.arange(500)
 PLAIN = Normalize((0.0,), (1.0,))
@@ -88,7 +89,7 @@ def test_a_bank_mixes_in_the_nearest_rows_alone() -> None:
     rows = F.normalize(torch.tensor([[1, 0.1, 0, 0], [1, -0.1, 0, 0], [0, 0, 1, 0.1], [0, 0, 1, -0.1]]), dim=1)
     views = (ViewSpec(1, row=EmbeddingView(mix=1.0)), ViewSpec(1))
     places = np.array([0, 2])
-    (mixed, plain), geometry = bank(rows, 1).make_views(places, KeyedRNG(0, 0, places), views, normalize=PLAIN)
+    (mixed, plain), geometry = bank(rows, 1).make_views(BatchPlan(places, KeyedRNG(0, 0, places), views), PLAIN)
 
     assert geometry == ()
     assert torch.equal(plain, rows[[0, 2]])
@@ -117,7 +118,7 @@ def test_a_view_that_is_stored_stands_for_its_own_row() -> None:
     # rows of the bank are images 4, 1 and 3 of the store
     made = bank(unit_rows(3, 10), 0, numbered(5, 2), np.array([4, 1, 3]))
     places = np.array([0, 1, 2, 0])
-    (found,), _ = made.make_views(places, KeyedRNG(0, 0, np.arange(4)), (STORED,), normalize=PLAIN)
+    (found,), _ = made.make_views(BatchPlan(places, KeyedRNG(0, 0, np.arange(4)), (STORED,)), PLAIN)
 
     assert [axis // 2 for axis in axes(found)] == [4, 1, 3, 4]
 
@@ -126,7 +127,7 @@ def test_stored_views_of_a_step_differ_and_all_are_drawn_alike() -> None:
     made = bank(unit_rows(1, 3), 0, numbered(1, 3), np.array([0]))
     keys = np.arange(3000)
     views = (STORED, ViewSpec(1), STORED)
-    (first, plain, second), _ = made.make_views(0 * keys, KeyedRNG(0, 0, keys), views, normalize=PLAIN)
+    (first, plain, second), _ = made.make_views(BatchPlan(0 * keys, KeyedRNG(0, 0, keys), views), PLAIN)
 
     pairs = list(zip(axes(first), axes(second), strict=True))
     counts = [pairs.count((i, j)) for i in range(3) for j in range(3)]
@@ -140,7 +141,7 @@ def test_stored_views_change_with_epoch_and_seed_and_not_with_the_company() -> N
     rows = np.arange(20)
 
     def drawn(some: np.ndarray, seed: int, epoch: int) -> list[int]:
-        (found,), _ = made.make_views(some, KeyedRNG(seed, epoch, some), (STORED,), normalize=PLAIN)
+        (found,), _ = made.make_views(BatchPlan(some, KeyedRNG(seed, epoch, some), (STORED,)), PLAIN)
         return axes(found)
 
     assert drawn(rows[7:9], 0, 0) == drawn(rows, 0, 0)[7:9]

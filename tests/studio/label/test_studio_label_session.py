@@ -173,7 +173,7 @@ def test_a_full_disk_changes_nothing(store: EmbeddingStore, monkeypatch: pytest.
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patched:
-        patched.setattr("labelkit.store.commit.write_all", full)
+        patched.setattr("labelkit.store.commit.os.fsync", full)
         with pytest.raises(ResourceError, match="the disk is full"):
             act(session, {"do": "name", "group": 0, "name": "new name"}, {"do": "label", "rows": [5], "name": "cat"})
         with pytest.raises(ResourceError, match="the disk is full"):
