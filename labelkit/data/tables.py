@@ -30,6 +30,7 @@ from labelkit.data.datasets import (
     natural_key,
     sort_by_bytes,
 )
+from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
@@ -307,6 +308,9 @@ def _read_csv_rows(
         return [default if at is None else fields[at].strip() for _, fields in lines]
 
     labels: list[str | None] = [None if at_label is None else fields[at_label] for _, fields in lines]
+    if lines and at_label is not None and _are_images(labels) and not _are_images([f[at_path] for _, f in lines]):
+        problem = f"column {names[at_label]!r} contains image file names, but column {names[at_path]!r} does not"
+        raise DatasetError(where, problem, "Swap the names of these two columns in the first line.")
     if not lines and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", "Add a line for each image below the header.")
     label_notes: list[str] = []
@@ -353,6 +357,12 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DatasetError(where, f"line {line} is not UTF-8", "Save the file as UTF-8.") from error
+
+
+def _are_images(texts: Sequence[str | None]) -> bool:
+    """Return whether most of the nonempty texts look like image file names; ``False`` if all are empty."""
+    found = [Path(text.strip()).suffix.lower() in IMAGE_SUFFIXES for text in texts if text]
+    return 2 * sum(found) > len(found)
 
 
 def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:

@@ -127,6 +127,7 @@ def test_files_of_other_kinds_are_named_with_what_converts_them(tmp_path: Path, 
     ("text", "message"),
     [
         ("path,label\na.png,cat\na.png,dog\n", "line 3: 'a.png' is 'cat' in an earlier line and 'dog' here"),
+        ("path,label\ncat,a.png\ncat,b.png\n", "column 'label' contains image file names, but column 'path' does not"),
         ("path,label\na.png,\n", "no rows are labeled"),
         (
             "path,kind\na.png,cat\n",
