@@ -98,18 +98,6 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
     return num_classes
 
 
-def check_equal_label_counts(config: TwoStreamOptions) -> None:
-    """Check that the labeled images of each batch divide evenly among the processes.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    count, processes = config.labeled_batch_size, count_processes()
-    if count % processes:
-        problem = f"{count} cannot be divided among {processes} processes"
-        raise ConfigError("--labeled-batch-size", problem, "Use a multiple of the number of processes.")
-
-
 def training_class_names(data: DataInfo) -> list[str]:
     """Return the names of the training classes, or an empty list if the dataset has none."""
     return [data.class_names[label] for label in data.class_order] if data.class_names else []
@@ -278,13 +266,8 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
             share_statistics(self.network)
         self.weak_view, self.strong_view = student_views(config, data, self.network.input_spec.size)
         self.chain = StudentChain(self.network, with_master=with_master)
-        self._decay = self.ema_decay_schedule(config)
+        self._decay = teacher_decay(config, config.steps)  # by update, counted from 1
         self._rows = np.zeros(0, dtype=np.int64)  # rows used for batch norm statistics
-
-    @classmethod
-    def ema_decay_schedule(cls, config: FewLabelConfigT) -> Schedule:
-        """Return the schedule of the EMA decay over updates, counted from 1."""
-        return teacher_decay(config, config.steps)
 
     @property
     def runs_teacher(self) -> bool:

@@ -35,12 +35,12 @@ from labelkit.methods.few_labels.options import SnowballConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjective,
     StudentObjectiveMethod,
-    check_equal_label_counts,
     student_phase,
     teacher_decay,
     training_class_names,
 )
 from labelkit.methods.few_labels.snowball_search import Select, discover_confident
+from labelkit.training.distributed import check_divisible
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import Monitor, Phase, TrainState
 from labelkit.training.schedules import compute_max_decay
@@ -88,7 +88,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         weak = self.weak_view
         self.objective: StudentObjective
         if config.trainer == "mixmatch":
-            check_equal_label_counts(config)
+            check_divisible("--labeled-batch-size", config.labeled_batch_size)
             self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
         else:
             self.objective = MeanTeacherObjective(config, config.steps, weak)
