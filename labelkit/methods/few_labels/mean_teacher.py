@@ -26,7 +26,6 @@ from labelkit.methods.few_labels.recipe import (
     StudentObjective,
     StudentObjectiveMethod,
     head_logits,
-    teacher_decay,
 )
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import RampedWeight
@@ -96,6 +95,3 @@ class MeanTeacher(StudentObjectiveMethod[MeanTeacherConfig]):
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads)
         self.objective = MeanTeacherObjective(config, config.steps, self.weak_view)
-        # steps up once the consistency weight reaches its full value
-        ramp = config.consistency_ramp * config.steps
-        self._decay = teacher_decay(config, config.steps, ramp, config.ema_decay_start)

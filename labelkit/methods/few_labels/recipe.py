@@ -25,7 +25,12 @@ from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import backbone_options, embedding_views
-from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamOptions, TwoStreamTrainConfig
+from labelkit.methods.few_labels.options import (
+    FewLabelTrainConfig,
+    MeanTeacherOptions,
+    TwoStreamOptions,
+    TwoStreamTrainConfig,
+)
 from labelkit.models.backbones.convnets import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
 from labelkit.models.ema import StudentChain
@@ -165,15 +170,15 @@ def learning_rate(
     return rate, adam_betas(steps, up, down, *ends)
 
 
-def teacher_decay(
-    config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, start: float = 1.0
-) -> Schedule:
+def teacher_decay(config: FewLabelTrainConfig, phase_steps: int) -> Schedule:
     """Return a phase's EMA decay of the teacher, capped at 1 - 10 / steps so that short phases forget initial weights.
 
-    During the first ``ramp_steps`` updates of the run, it is ``start`` if that is lower.
+    With Mean Teacher's options, it is ``ema_decay_start`` if that is lower, until the consistency weight is full.
     """
     high = compute_max_decay(phase_steps, config.ema_decay)
-    return ema_decay(min(start, high), high, round(ramp_steps))
+    if not isinstance(config, MeanTeacherOptions):
+        return ema_decay(high, high, 0)
+    return ema_decay(min(config.ema_decay_start, high), high, round(config.consistency_ramp * config.steps))
 
 
 @dataclass(frozen=True, slots=True)

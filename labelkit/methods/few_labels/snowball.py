@@ -146,8 +146,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
     def on_step_end(self, state: TrainState) -> None:
         """Update teacher and master."""
         config, length = self.config, state.phase_steps
-        ramp = config.consistency_ramp * config.steps
-        decay = teacher_decay(config, length, ramp, config.ema_decay_start)(state.step + 1)
+        decay = teacher_decay(config, length)(state.step + 1)
         master = compute_max_decay(length, MASTER_DECAY)
         runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
         self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)
