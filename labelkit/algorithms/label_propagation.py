@@ -36,11 +36,13 @@ def build_neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
         (n, n) ``scipy.sparse.csr_matrix`` float64, symmetric, largest eigenvalue <= 1.
 
     Raises:
-        ValueError: fewer than two rows, a zero row, NaN or infinity.
+        ValueError: fewer than two rows, a zero row, NaN or infinity, or no neighbor requested.
     """
     from scipy.sparse import csr_matrix, diags
 
     rows = np.asarray(features, dtype=np.float32)
+    if rows.ndim != 2 or len(rows) < 2 or num_neighbors < 1:
+        raise ValueError(f"a graph requires at least 2 rows and 1 neighbor, got shape {rows.shape} and {num_neighbors}")
     n, k = len(rows), min(num_neighbors, len(rows) - 1)
     scores, neighbors = call_cached(_search, rows, k)
     weights = np.maximum(scores.astype(np.float64), 0) ** _POWER
@@ -72,8 +74,16 @@ def propagate_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iteratio
 
     Returns:
         (n, k) float64, rows sum to 1; uniform for rows that no label reaches.
+
+    Raises:
+        ValueError: shapes do not match, a negative value, or an alpha out of range.
     """
-    return _normalize_rows(_propagate(graph, np.asarray(start, dtype=np.float64), alpha, num_iterations))
+    values = np.asarray(start, dtype=np.float64)
+    if values.ndim != 2 or values.shape[0] != graph.shape[0] or (values < 0).any():
+        raise ValueError(f"start must have shape ({graph.shape[0]}, k) and no negative value, got shape {values.shape}")
+    if not 0 <= alpha < 1:
+        raise ValueError(f"alpha must be in [0, 1), got {alpha}")
+    return _normalize_rows(_propagate(graph, values, alpha, num_iterations))
 
 
 def diffuse_labels(

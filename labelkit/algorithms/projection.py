@@ -61,7 +61,9 @@ def color_by_principal_components(x: ArrayLike) -> NDArray[np.float64]:
 def _project_on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Project rows onto the first directions, (n, count), with fractions of variance; 0 for missing directions."""
     rows = np.asarray(x, dtype=np.float64)
-    num_directions = min(count, rows.shape[-1])
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise ValueError(f"x must have shape (n, d) with n, d >= 1, got {rows.shape}")
+    num_directions = min(count, rows.shape[1])
     directions, found = principal_directions(rows, num_directions)
     places, shares = np.zeros((len(rows), count)), np.zeros(count)
     places[:, :num_directions], shares[:num_directions] = (rows - rows.mean(axis=0)) @ directions, found
@@ -120,8 +122,13 @@ def fit_principal_components(rows: Rows, count: int) -> tuple[NDArray[np.float64
 
     Returns:
         ((d,) mean, (d, count) orthonormal columns), float64.
+
+    Raises:
+        ValueError: there are no rows, or the count is out of range.
     """
     number, width = rows.shape
+    if not number or not 1 <= count <= width:
+        raise ValueError(f"the number of directions ({count}) is invalid for an array of shape {rows.shape}")
     mean, products = np.zeros(width), np.zeros((width, width))
     for _, part in iterate_blocks(rows):
         mean += part.sum(axis=0, dtype=np.float64)
