@@ -18,7 +18,7 @@ def build_optimizer(
     """Build an ``sgd`` (optionally ``nesterov``), ``adam`` or ``adamw`` optimizer over the trainable parameters.
 
     Raises:
-        ValueError: there are no trainable parameters.
+        ValueError: the name is unknown, or there are no trainable parameters.
     """
     trained = ({**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups)
     kept = [group for group in trained if group["params"]]
@@ -26,7 +26,11 @@ def build_optimizer(
         raise ValueError("no parameter is trainable")
     if name == "sgd":
         return torch.optim.SGD(kept, lr=lr, momentum=momentum, nesterov=nesterov)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name](kept, lr=lr)
+    if name == "adam":
+        return torch.optim.Adam(kept, lr=lr)
+    if name == "adamw":
+        return torch.optim.AdamW(kept, lr=lr)
+    raise ValueError(f"unknown optimizer {name!r}")
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float, epoch: int = 0) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.algorithms.temperature import TemperatureLoss
+from labelkit.algorithms.temperature import TemperatureLoss, positive
 from labelkit.data.batch import DataInfo
 from labelkit.errors import ConfigError
 from labelkit.methods.dense.distilled_network import (
@@ -83,7 +83,11 @@ def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Ten
 
     Subtracting the center c (k,), the running mean of outputs, keeps any output from dominating; a small temperature
     keeps the assignments from becoming uniform. No gradient; float32 (float64 is preserved), rows sum to 1.
+
+    Raises:
+        ValueError: the temperature is not positive.
     """
+    positive(temperature, "temperature")
     with torch.no_grad(), without_autocast(outputs):
         return torch.softmax((promote(outputs) - center) / temperature, dim=-1)
 
@@ -106,12 +110,15 @@ class MultiViewDistillationLoss(TemperatureLoss):
         - returns: ``()`` float32 (float64 is preserved).
 
     Raises:
-        ValueError: the temperature is not positive.
+        ValueError: the temperature is not positive, or there is no pair of different views.
 
     Source:
         M. Caron et al., "Emerging Properties in Self-Supervised Vision Transformers" (ICCV 2021), Eq. 3. The text sums
         over the pairs; the mean follows the released code.
     """
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__(temperature)
 
     def forward(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Return the mean loss over view pairs and images."""
@@ -121,6 +128,10 @@ class MultiViewDistillationLoss(TemperatureLoss):
             if others:
                 # one pass over the outputs for all targets: they may have 65,536 columns
                 losses.append(_cross_entropies(view, sum(others[1:], others[0]), self.temperature).mean())
+        if not losses:
+            raise ValueError(
+                f"outputs and targets must include two different views, got {len(outputs)} and {len(targets)}"
+            )
         pairs = sum(a != v for v in range(len(outputs)) for a in range(len(targets)))
         return torch.stack(losses).sum() / pairs
 
@@ -144,15 +155,21 @@ class MaskedPatchLoss(TemperatureLoss):
         - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, for m = 0.
 
     Raises:
-        ValueError: the temperature is not positive.
+        ValueError: the temperature is not positive, or the shapes differ.
 
     Source:
         J. Zhou et al., "iBOT: Image BERT Pre-Training with Online Tokenizer" (ICLR 2022), Eq. 2. The text sums over
         patches; the mean over those of an image follows the released code.
     """
 
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__(temperature)
+
     def forward(self, outputs: Tensor, targets: Tensor, image: Tensor, num_images: int) -> Tensor:
         """Return the mean loss over images."""
+        if outputs.shape != targets.shape or image.shape != outputs.shape[:1]:
+            shapes = (tuple(outputs.shape), tuple(targets.shape), tuple(image.shape))
+            raise ValueError(f"shapes of outputs, targets and image do not match: {shapes}")
         losses = _cross_entropies(outputs, targets, self.temperature)
         counts = losses.new_zeros(num_images).index_add_(0, image, torch.ones_like(losses.detach()))
         return (losses / counts[image]).sum() / max(num_images, 1)

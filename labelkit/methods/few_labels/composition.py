@@ -63,12 +63,20 @@ class DiscriminationLoss(nn.Module):
 
     Shape:
         - features: ``(b, d)`` float; receives gradients.
-        - centroids: ``(k, d)`` float, distinct, k >= 2; no gradient.
+        - centroids: ``(k, d)`` float, distinct; no gradient.
         - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, without rows.
+
+    Raises:
+        ValueError: there are fewer than two centroids, or shapes do not match.
     """
 
     def forward(self, features: Tensor, centroids: Tensor) -> Tensor:
         """Return the mean ratio over the batch."""
+        if centroids.ndim != 2 or len(centroids) < 2 or features.ndim != 2 or features.shape[1] != centroids.shape[1]:
+            raise ValueError(
+                f"features must have shape (b, d) and centroids (k, d) with k >= 2, got {tuple(features.shape)} and "
+                f"{tuple(centroids.shape)}"
+            )
         with without_autocast(features):
             features = promote(features)
             squares = (features[:, None, :] - centroids.detach().to(features.dtype)[None]).square().sum(-1)

@@ -152,7 +152,12 @@ class MemoryBank(nn.Module):
 
         Returns:
             embeddings (r, d), without gradient; (r,) int64 dataset rows; and (b,) int64 entries of this batch.
+
+        Raises:
+            ValueError: the batch is larger than the memory.
         """
+        if len(rows) > len(self):
+            raise ValueError(f"a batch must not exceed the memory size ({len(self)}), got {len(rows)} rows")
         own = (self.position + torch.arange(len(rows), device=rows.device)) % len(self)
         self.embeddings[own] = embeddings.detach().to(self.embeddings.dtype)
         self.rows[own] = rows

@@ -249,6 +249,9 @@ def reassign(head: PrototypeHead, state: TrainState) -> dict[str, float]:
     Returns:
         Values for the log: ``objective``, mean cosine between class means and their prototypes; ``changed``, number of
         classes whose prototype changed; ``seconds``, elapsed time.
+
+    Raises:
+        ValueError: a class mean is not finite; the message names the class.
     """
     started = time.perf_counter()
     before = head.assignment.cpu().numpy().copy()
@@ -274,9 +277,16 @@ def class_mean_similarities(head: PrototypeHead) -> NDArray[np.float64]:
 
 
 def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return scipy's optimal assignment (c,) of the k >= c columns to rows, or the previous one if it gains little."""
+    """Return scipy's optimal assignment (c,) of columns to rows, or the previous one if the gain is negligible.
+
+    Raises:
+        ValueError: a similarity (c, k), c <= k, is not finite; the message names the row.
+    """
     from scipy.optimize import linear_sum_assignment
 
+    strange = np.flatnonzero(~np.isfinite(similarity).all(axis=1))
+    if len(strange):
+        raise ValueError(f"row {strange[0]} of scores contains values that are not finite")
     rows, columns = linear_sum_assignment(similarity, maximize=True)
     gain = float(similarity[rows, columns].sum() - similarity[rows, before].sum())
     return columns if gain > SMALLEST_GAIN * len(similarity) else before

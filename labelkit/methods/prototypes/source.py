@@ -113,12 +113,15 @@ def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float3
         (c, d) float32, rows of length 1.
 
     Raises:
-        ValueError: a vector equals the mean and thus has no direction.
+        ValueError: d > m, or a vector equals the mean and thus has no direction.
     """
+    count, width = vectors.shape
+    if dim > width:
+        raise ValueError(f"dim must be at most {width}, got {dim}")
     centered = vectors - vectors.mean(axis=0)
     _, _, axes = np.linalg.svd(centered, full_matrices=False)
     kept = min(dim, len(axes))
-    rows = np.zeros((len(vectors), dim))
+    rows = np.zeros((count, dim))
     rows[:, :kept] = centered @ axes[:kept].T
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     if (lengths <= 1e-9 * np.linalg.norm(centered, axis=1).max()).any():

@@ -51,12 +51,17 @@ class MultiHeadCrossEntropy(nn.Module):
         - pseudo_labels: ``(H, b)`` integers in ``[0, k_h)``; images with -1 are excluded from that head's mean.
         - returns: ``()`` float32 (float64 is preserved); a head without labels contributes 0.
 
+    Raises:
+        ValueError: the number of pseudo-label rows differs from the number of heads.
+
     Source:
         ``yukimasano/self-label`` (the mean of the cross-entropy over heads).
     """
 
     def forward(self, logits: Sequence[Tensor], pseudo_labels: Tensor) -> Tensor:
         """Return the mean cross-entropy over heads."""
+        if len(logits) != len(pseudo_labels):
+            raise ValueError(f"pseudo_labels must have one row per head ({len(logits)}), got {len(pseudo_labels)}")
         losses = []
         with without_autocast(logits[0]):
             for scores, labels in zip(logits, pseudo_labels, strict=True):

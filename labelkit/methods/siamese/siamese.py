@@ -58,6 +58,9 @@ class BarlowTwinsLoss(nn.Module):
         - first, second: ``(b, d)`` float; row i of both is image i. Gradients reach both.
         - returns: ``()`` float32 (float64 is preserved). Dimensions that are constant in the batch have correlation 0.
 
+    Raises:
+        ValueError: the shapes differ.
+
     Source:
         J. Zbontar et al., "Barlow Twins" (ICML 2021), Eq. 1 and 2; its released code has s = 0.024. Variances divide by
         b and add 1e-5, as in the batch normalization of its code.
@@ -70,6 +73,7 @@ class BarlowTwinsLoss(nn.Module):
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Return the scaled loss, summed over all entries of the correlation matrix."""
+        _check_pair(first, second)
         with without_autocast(first):
             correlations = _standardize(first).T @ _standardize(second) / max(len(first), 1)
             diagonal = correlations.diagonal()
@@ -89,6 +93,9 @@ class PredictedViewLoss(nn.Module):
         - projections: two ``(b, d)`` tensors, likewise; no gradient.
         - returns: ``()`` float32 (float64 is preserved).
 
+    Raises:
+        ValueError: the shapes differ.
+
     Source:
         X. Chen, K. He, "Exploring Simple Siamese Representation Learning" (CVPR 2021), Eq. 1 and 2.
     """
@@ -97,6 +104,7 @@ class PredictedViewLoss(nn.Module):
         """Return the mean loss over both directions."""
         cosines = []
         for prediction, target in zip(predictions, reversed(projections), strict=True):
+            _check_pair(prediction, target)
             with without_autocast(prediction):
                 cosines.append(F.cosine_similarity(promote(prediction), promote(target.detach()), dim=1).mean())
         return -(cosines[0] + cosines[1]) / 2
@@ -120,7 +128,7 @@ class QueueContrastLoss(TemperatureLoss):
         - returns: ``()`` float32 (float64 is preserved).
 
     Raises:
-        ValueError: the temperature is not positive.
+        ValueError: the temperature is not positive, or the shapes differ.
 
     Source:
         K. He et al., "Momentum Contrast" (CVPR 2020), Eq. 1.
@@ -128,6 +136,7 @@ class QueueContrastLoss(TemperatureLoss):
 
     def forward(self, queries: Tensor, keys: Tensor, queue: Tensor) -> Tensor:
         """Return the mean loss over the queries."""
+        _check_pair(queries, keys)
         with without_autocast(queries):
             q, k, n = (F.normalize(promote(rows), dim=1) for rows in (queries, keys.detach(), queue.detach()))
             logits = torch.cat([(q * k).sum(1, keepdim=True), q @ n.T], dim=1) / self.temperature  # (b, 1 + m)
@@ -137,6 +146,11 @@ class QueueContrastLoss(TemperatureLoss):
 def _standardize(rows: Tensor) -> Tensor:
     moved = promote(rows) - promote(rows).mean(0)
     return moved / (moved.square().mean(0) + _TINY).sqrt()
+
+
+def _check_pair(first: Tensor, second: Tensor) -> None:
+    if first.ndim != 2 or first.shape != second.shape:
+        raise ValueError(f"views must have the same shape (b, d), got {tuple(first.shape)} and {tuple(second.shape)}")
 
 
 class SiameseNetwork(BackboneNetwork):

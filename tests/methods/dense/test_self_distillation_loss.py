@@ -57,9 +57,9 @@ def test_the_loss_is_the_mean_over_pairs_of_different_views() -> None:
 
 def test_equal_outputs_give_log_k() -> None:
     targets = [torch.softmax(torch.tensor([[1.0, 5.0, 2.0, 0.0]]), dim=1)] * 2
-    assert float(MultiViewDistillationLoss(0.1)([torch.zeros(1, 4)] * 3, targets)) == pytest.approx(math.log(4))
+    assert float(MultiViewDistillationLoss()([torch.zeros(1, 4)] * 3, targets)) == pytest.approx(math.log(4))
     owners = torch.zeros(1, dtype=torch.int64)
-    assert float(MaskedPatchLoss(0.1)(torch.zeros(1, 4), targets[0], owners, 1)) == pytest.approx(math.log(4))
+    assert float(MaskedPatchLoss()(torch.zeros(1, 4), targets[0], owners, 1)) == pytest.approx(math.log(4))
 
 
 def test_a_view_does_not_learn_its_own_assignment() -> None:
@@ -85,6 +85,6 @@ def test_hidden_patches_count_by_image() -> None:
 
 def test_no_hidden_patch_is_no_loss_and_has_a_gradient() -> None:
     outputs = torch.zeros(0, 4, requires_grad=True)
-    loss = MaskedPatchLoss(0.1)(outputs, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 3)
+    loss = MaskedPatchLoss()(outputs, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 3)
     loss.backward()
     assert (float(loss.detach()), outputs.grad.shape) == (0.0, (0, 4))

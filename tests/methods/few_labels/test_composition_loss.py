@@ -46,6 +46,8 @@ def test_centroids_get_no_gradient_and_one_is_not_enough() -> None:
     centroids = CENTROIDS.clone().requires_grad_()
     DiscriminationLoss()(FEATURES.clone().requires_grad_(), centroids).backward()
     assert centroids.grad is None
+    with pytest.raises(ValueError, match="k >= 2"):
+        DiscriminationLoss()(FEATURES, CENTROIDS[:1])
     assert float(DiscriminationLoss()(FEATURES[:0], CENTROIDS)) == 0
 
 

@@ -35,6 +35,11 @@ def test_two_equal_centers_do_not_divide_by_zero() -> None:
     assert torch.isfinite(row.grad).all()
 
 
+def test_one_center_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 2"):
+        ContrastiveClusteringLoss()(ROWS, CENTERS[:1])
+
+
 @pytest.mark.parametrize(
     ("positives", "negatives", "least"), [(4, 75, 0.884324), (45, 850, 2.048456)], ids=["a batch", "a memory"]
 )

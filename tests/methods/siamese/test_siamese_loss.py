@@ -71,3 +71,9 @@ def test_queue_contrast_moves_queries_alone(rows: torch.Tensor) -> None:
     queries, keys, queue = (view.clone().requires_grad_() for view in rows)
     QueueContrastLoss(0.2)(queries, keys, queue).backward()
     assert (queries.grad is not None, keys.grad, queue.grad) == (True, None, None)
+
+
+def test_views_of_different_shapes_are_refused(rows: torch.Tensor) -> None:
+    for second in (rows[1, :4], rows[1, :, :3], rows[1, 0]):
+        with pytest.raises(ValueError, match="views must have the same shape"):
+            BarlowTwinsLoss(0.3)(rows[0], second)
