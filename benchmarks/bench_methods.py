@@ -90,7 +90,7 @@ class BareTrainer(Trainer):
             clock.step += 1
             clock.step_in_epoch += 1
             method.on_step_end(now)
-            self.progress.means.add(loss, {})  # an epoch without a loss cannot end
+            self.means.add(loss, {})  # an epoch without a loss cannot end
             self.report.advance()
             if clock.step >= stop:
                 return False

@@ -26,19 +26,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.neighbors import knn
-from labelkit.algorithms.row_blocks import column_sums
+from labelkit.algorithms.row_blocks import blocks, column_sums
 
 MAX_SERVED = 5_000
 """Maximum number of rows over which facility location is summed."""
 MAX_CLUSTERS = 500
 """Maximum number of clusters of ``typical``, as published."""
 _NEIGHBORS = 20
-_BLOCK_NUMBERS = 1 << 22  # 32 MB in float64
-# Distances to examples computed at a time, few enough to stay in the processor cache.
-_CLAIM_NUMBERS = 1 << 17
-# Minimum number of rows per product: with fewer, a product with thousands of examples takes several times as long.
-_MIN_ROWS = 256
-_TILE_WIDTH, _TILE_NUMBERS = 512, 1 << 19
 # Bounds recomputed at a time: enough to make passes over all rows rare, few enough to be fast.
 _BOUNDS_AT_ONCE = 64
 # Scores that differ by at most this fraction of the largest possible score are ties.
@@ -66,7 +60,7 @@ class Candidates:
         # relative to the mean, so that float32 is precise enough for rows that are very similar
         self._mean: NDArray[np.float64] = column_sums(rows) / len(rows)
         self._near: Rows = np.empty(rows.shape, dtype=np.float32)
-        for block in _blocks(rows, rows.shape[1]):
+        for block in blocks(*rows.shape):
             self._near[block] = rows[block] - self._mean
         self._squares: NDArray[np.float32] = np.einsum("ij,ij->i", self._near, self._near)
         between = 2 * float(self._squares.sum(dtype=np.float64)) / len(rows)
@@ -83,20 +77,18 @@ class Candidates:
         self.eligible[chosen] = False
         others: Rows = (self.rows[chosen] - self._mean).astype(np.float32)
         squares: NDArray[np.float32] = np.einsum("ij,ij->i", others, others)
-        # tiles fit in the processor cache; without them, every few of the chosen rows would need a pass over all rows
-        width = max(1, min(len(chosen), _TILE_WIDTH))
-        height = max(1, _TILE_NUMBERS // width)
-        for first in range(0, len(self._near), height):
-            here = slice(first, first + height)
-            for start in range(0, len(chosen), width):
-                block = slice(start, start + width)
-                apart = self._squares[here, None] + squares[block] - 2 * self._near[here] @ others[block].T
-                self.eligible[here] &= apart.min(axis=1) > self._limit
+        for block in blocks(len(self._near), max(others.shape)):
+            apart = self._squares[block, None] + squares - 2 * self._near[block] @ others.T
+            self.eligible[block] &= apart.min(axis=1, initial=np.inf) > self._limit
 
-
-def _argmax_first(scores: NDArray[np.float64], tie: float) -> int:
-    """Return the index of the highest score, the first if tied; 0 if no score is finite."""
-    return int(np.flatnonzero(scores >= scores.max() - tie)[0]) if np.isfinite(scores).any() else 0
+    def take(self, scores: NDArray[np.float64], tie: float = 0.0) -> int | None:
+        """Return the row with the highest score (n,), the first if tied, and exclude it; ``None`` if none is left."""
+        if not self.eligible.any():
+            return None
+        values = np.where(self.eligible, scores, -np.inf)
+        row = int(np.flatnonzero(values >= values.max() - tie)[0])
+        self.exclude(np.array([row]))
+        return row
 
 
 @dataclass(frozen=True)
@@ -129,7 +121,12 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
         raise ValueError(f"examples must be of at least two classes, got {len(known)}")
     order = np.argsort(column, kind="stable")
     held, starts = places[order], np.searchsorted(column[order], np.arange(len(known)))
-    two = _two_nearest(points, held, starts)
+    # relative to the mean, since products of rows far from it would cancel
+    mean = held.mean(axis=0, dtype=np.float64)
+    two = np.empty((len(points), 2), dtype=np.int64)
+    for block in blocks(len(points), max(held.shape)):
+        nearest = np.minimum.reduceat(squared_distances(points[block] - mean, held - mean), starts, axis=1)
+        two[block] = np.argsort(nearest, axis=1, kind="stable")[:, :2]
     apart = np.empty((len(points), 2))
     for place, examples in enumerate(np.split(held, starts[1:])):
         for side in (0, 1):
@@ -141,58 +138,10 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
     return NearestClasses(known[two[:, 0]], known[two[:, 1]], near, uncertainty)
 
 
-def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
-    """Return the two nearest classes of each row, (n, 2); ties go to the smaller class.
-
-    Distances are compared in float32, relative to the mean of the examples; in float64 where float32 cannot decide.
-
-    Args:
-        points: (n, d).
-        held: (m, d) examples, sorted by class.
-        starts: (k,) index at which each class begins.
-    """
-    found = np.empty((len(points), 2), dtype=np.int64)
-    mean = held.mean(axis=0, dtype=np.float64).astype(np.float32)
-    right = held - mean
-    squares: NDArray[np.float32] = np.einsum("ij,ij->i", right, right)
-    factors = (-2 * right).T
-    reach = float(np.sqrt(squares.max()))
-    unit = 2 * float(np.finfo(np.float32).eps) * np.sqrt(points.shape[1]) * reach
-    step = max(1, _CLAIM_NUMBERS // len(held), min(_MIN_ROWS, _BLOCK_NUMBERS * 16 // len(held)))
-    for start in range(0, len(points), step):
-        block = slice(start, start + step)
-        left = points[block] - mean
-        scores = left @ factors
-        scores += squares
-        places, values = _two_smallest(np.minimum.reduceat(scores, starts, axis=1))
-        slack = unit * (np.sqrt(_squares(left)) + reach)
-        doubtful = np.flatnonzero((np.diff(values, axis=1) <= slack[:, None]).any(axis=1))
-        if len(doubtful):
-            exact = np.minimum.reduceat(squared_distances(points[block][doubtful], held), starts, axis=1)
-            places[doubtful] = np.argsort(exact, axis=1, kind="stable")[:, :2]
-        found[block] = places
-    return found
-
-
-def _two_smallest(values: Rows) -> tuple[Ids, Rows]:
-    """Return the columns of each row's two smallest values (n, 2), and its three smallest values (n, 3), inf-padded.
-
-    ``values`` is overwritten.
-    """
-    own = np.arange(len(values))
-    places, found = np.empty((len(values), 3), dtype=np.int64), np.empty((len(values), 3), dtype=values.dtype)
-    for i in range(3):
-        places[:, i] = values.argmin(axis=1)
-        found[:, i] = values[own, places[:, i]]
-        values[own, places[:, i]] = np.inf
-    return places[:, :2], found
-
-
-def squared_distances(rows: Rows, others: Rows) -> NDArray[np.float64]:
-    """Compute the (n, m) float64 matrix of squared Euclidean distances between two sets of rows."""
-    left, right = rows.astype(np.float64), others.astype(np.float64)
-    squares = np.einsum("ij,ij->i", left, left)[:, None] + np.einsum("ij,ij->i", right, right)
-    return np.asarray(np.maximum(squares - 2 * left @ right.T, 0))
+def squared_distances(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the (n, m) matrix of squared Euclidean distances between two sets of rows."""
+    squares = np.einsum("ij,ij->i", rows, rows)[:, None] + np.einsum("ij,ij->i", others, others)
+    return np.asarray(np.maximum(squares - 2 * rows @ others.T, 0))
 
 
 def choose_covering(
@@ -229,7 +178,7 @@ def choose_covering(
     gain = _Gain(points, amounts, np.minimum(find_nearest(points, known)[1], farthest))
     tie = _TIE * farthest * float(amounts.sum())
     bounds = np.empty(len(rows))
-    for block in _blocks(rows, len(served)):
+    for block in blocks(len(rows), max(points.shape)):
         bounds[block] = gain.exact(rows[block]) if len(labeled) else gain.upper_bound(rows[block])
     chosen: list[int] = []
     gains: list[float] = []
@@ -296,7 +245,7 @@ def _best_row(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) 
         least = float(np.max(np.where(fresh, bounds, -np.inf)))
         stale = np.flatnonzero(~fresh & (bounds >= least - tie) & (bounds > -np.inf))
         if not len(stale):
-            row = _argmax_first(bounds, tie)
+            row = int(np.flatnonzero(bounds >= bounds.max() - tie)[0])
             return row, float(bounds[row])
         if len(stale) > _BOUNDS_AT_ONCE:
             stale = np.sort(stale[np.argpartition(-bounds[stale], _BOUNDS_AT_ONCE - 1)[:_BOUNDS_AT_ONCE]])
@@ -340,12 +289,11 @@ def choose_typical(
             typicality[cluster] = _typicality(rows[members])
         values = np.full(len(rows), -np.inf)
         values[members] = typicality[cluster]
-        values[~candidates.eligible] = -np.inf
-        row = _argmax_first(values, 0)
+        row = candidates.take(values)
+        assert row is not None  # the cluster has an eligible row
         chosen.append(row)
         scores.append(float(values[row]))
         labels[cluster] += 1
-        candidates.exclude(np.array([row]))
     return np.array(chosen, dtype=np.int64), np.array(scores), sizes[cluster_ids[np.array(chosen, dtype=np.int64)]]
 
 
@@ -372,21 +320,13 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
     chosen: list[int] = []
     distances: list[float] = []
     nearest = find_nearest(rows, rows[labeled])[1]
-    while len(chosen) < count:
-        first = not len(labeled) and not chosen
-        if first:
-            mean = (column_sums(rows) / len(rows)).astype(np.float32)
-            scores = -find_nearest(rows, mean[None])[1]
-        else:
-            scores = nearest.copy()
-        scores[~candidates.eligible] = -np.inf
-        if not candidates.eligible.any():
-            break
-        row = _argmax_first(scores, tie)
+    scores = nearest
+    if not len(labeled):
+        scores = -find_nearest(rows, (column_sums(rows) / len(rows)).astype(np.float32)[None])[1]
+    while len(chosen) < count and (row := candidates.take(scores, tie)) is not None:
+        distances.append(float(np.sqrt(scores[row])) if len(labeled) or chosen else np.nan)
         chosen.append(row)
-        distances.append(np.nan if first else float(np.sqrt(scores[row])))
-        candidates.exclude(np.array([row]))
-        nearest = np.minimum(nearest, find_nearest(rows, rows[row : row + 1])[1])
+        scores = nearest = np.minimum(nearest, find_nearest(rows, rows[row : row + 1])[1])
     return np.array(chosen, dtype=np.int64), np.array(distances)
 
 
@@ -398,13 +338,10 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
         count: number of rows to choose; fewer are chosen if candidates run out.
         candidates: rows that may be chosen; modified.
     """
-    values = np.array(scores, dtype=np.float64)
+    values = np.asarray(scores, dtype=np.float64)
     chosen: list[int] = []
-    while len(chosen) < count and candidates.eligible.any():
-        values[~candidates.eligible] = -np.inf
-        row = _argmax_first(values, _TIE)
+    while len(chosen) < count and (row := candidates.take(values, _TIE)) is not None:
         chosen.append(row)
-        candidates.exclude(np.array([row]))
     return np.array(chosen, dtype=np.int64)
 
 
@@ -417,12 +354,7 @@ def find_nearest(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
     if not len(places):
         return np.full(len(points), -1, dtype=np.int64), np.full(len(points), np.inf)
     nearest, found = nearest_centroids(points, places), np.empty(len(points))
-    for block in _blocks(points, points.shape[1]):
+    for block in blocks(*points.shape):
         apart = points[block].astype(np.float64) - places[nearest[block]]
         found[block] = np.einsum("ij,ij->i", apart, apart)
     return nearest, found
-
-
-def _blocks(rows: Rows, width: int) -> list[slice]:
-    step = max(1, _BLOCK_NUMBERS // max(width, rows.shape[1], 1))
-    return [slice(start, start + step) for start in range(0, len(rows), step)]

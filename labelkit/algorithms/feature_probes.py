@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch.nn.utils import vector_to_parameters
 
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
@@ -190,7 +191,7 @@ def logistic_regression(
 
     def objective(place: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the loss and its gradient for the optimizer."""
-        _set_parameters(weight, bias, place)
+        vector_to_parameters(torch.from_numpy(place), [weight, bias])
         weight.grad = bias.grad = None
         losses = torch.nn.functional.cross_entropy(rows @ weight.T + bias, classes, reduction="sum")
         loss = losses / len(rows) + l2 / 2 * weight.square().sum()
@@ -202,7 +203,7 @@ def logistic_regression(
     options: Any = {"maxiter": max_iter, "maxfun": 2 * max_iter, "gtol": tol, "ftol": 0.0}
     start = np.zeros(weight.numel() + bias.numel())
     found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-    _set_parameters(weight, bias, found.x)
+    vector_to_parameters(torch.from_numpy(found.x), [weight, bias])
     with torch.no_grad():
         logits: NDArray[np.float64] = (query_rows @ weight.T + bias).numpy()
     return logits
@@ -223,10 +224,3 @@ def _center_and_scale(rows: torch.Tensor, query_rows: torch.Tensor) -> tuple[tor
     squares = (rows - mean).square().sum(dtype=torch.float64)
     scale = max(math.sqrt(float(squares) / len(rows)), 1e-12)
     return (rows - mean) / scale, (query_rows - mean) / scale
-
-
-def _set_parameters(weight: torch.Tensor, bias: torch.Tensor, place: NDArray[np.float64]) -> None:
-    """Set weight and bias from one vector of their concatenated values."""
-    with torch.no_grad():
-        weight.copy_(torch.from_numpy(place[: weight.numel()]).view_as(weight))
-        bias.copy_(torch.from_numpy(place[weight.numel() :]))

@@ -33,8 +33,8 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.clustering import kmeans, nearest_centroids
-from labelkit.algorithms.projection import principal_directions
+from labelkit.algorithms.clustering import kmeans, nearest_centroids, sum_rows
+from labelkit.algorithms.projection import principal_directions, project_rows
 from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, validate_rows
 
 Floats = NDArray[np.float32]
@@ -64,21 +64,15 @@ class ClassSpace:
         Returns:
             (n, e) unit-norm rows; zeros for rows equal to the mean.
         """
-        places = self._along(rows)
+        places = project_rows(rows, self.mean, self.directions)
         if self.scales is not None:
             for block in blocks(*places.shape):
                 places[block] = places[block] @ self.scales
         return _normalize(places)
 
-    def _along(self, rows: Rows) -> Floats:
-        places = np.empty((len(rows), self.directions.shape[1]), dtype=np.float32)
-        for where, part in iterate_blocks(rows):
-            places[where] = (part - self.mean) @ self.directions
-        return places
-
     def scaled(self, rows: Rows, labels: NDArray[np.int64]) -> Self:
         """Return a copy in which labeled samples (m, d) vary equally in all directions within their classes."""
-        return replace(self, scales=_within_class_scales(self._along(rows), labels))
+        return replace(self, scales=_within_class_scales(project_rows(rows, self.mean, self.directions), labels))
 
 
 def fit_class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.Generator) -> ClassSpace:
@@ -136,9 +130,7 @@ def _within_class_scales(places: Floats, labels: NDArray[np.int64]) -> NDArray[n
     if freedom < 1:
         return None
     known = places[labels >= 0].astype(np.float64)
-    means = np.zeros((len(classes), known.shape[1]))
-    np.add.at(means, members, known)
-    known -= (means / counts[:, None])[members]
+    known -= (sum_rows(known, members, len(classes)) / counts[:, None])[members]
     scatter = known.T @ known / freedom
     usual = float(np.trace(scatter)) / len(scatter)
     if usual <= 0:
@@ -215,8 +207,7 @@ class Hierarchy:
             counts[sizes.argmax()] = True
         if not counts.all():
             weights = self.sizes[: self.most].astype(np.float64)
-            means = np.zeros((len(groups), self.places.shape[1]))
-            np.add.at(means, of_leaf, self.places * weights[:, None])
+            means = sum_rows(self.places * weights[:, None], of_leaf, len(groups))
             means /= np.bincount(of_leaf, weights)[:, None]
             kept = np.flatnonzero(counts)
             nearest = kept[nearest_centroids(means, means[kept])]
@@ -300,9 +291,7 @@ def build_hierarchy(
     # each row is represented by its small group
     pairs_there, rows_of_pair = np.unique(leaves * len(places) + small, return_counts=True)
     of_leaf, of_place = np.divmod(pairs_there, len(places))
-    sums = np.zeros((count, places.shape[1]))
-    np.add.at(sums, of_leaf, places[of_place].astype(np.float64) * rows_of_pair[:, None])
-    means = sums / sizes[:, None]
+    means = sum_rows(places[of_place] * rows_of_pair[:, None].astype(np.float64), of_leaf, count) / sizes[:, None]
     pairs, costs = _merge_leaves(means, sizes.astype(np.float64), len(classes))
     merges, all_sizes = _number_merges(pairs, sizes)
     return Hierarchy(leaves, means, all_sizes, merges, costs, classes)

@@ -68,7 +68,8 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
             raise ValueError(f"IVF-PQ requires at least {_PQ_VALUES} rows for training, got {num_rows}")
         index = made.IndexIVFPQ(made.IndexFlat(dim, by), dim, default_num_lists(num_rows), default_pq_bytes(dim), 8, by)
         index.pq.cp.min_points_per_centroid = 1  # otherwise, faiss prints a warning
-        sample = np.random.default_rng(0).choice(num_rows, default_num_training_embeddings(num_rows), replace=False)
+        num_sampled = min(num_rows, max(_PQ_ROWS, _ROWS_PER_LIST * default_num_lists(num_rows)))
+        sample = np.random.default_rng(0).choice(num_rows, num_sampled, replace=False)
         index.train(as_rows(rows[np.sort(sample)], "gallery", metric))
     with current_progress().task(f"building the {kind} index of {num_rows:,} rows", total=num_rows) as task:
         for start in range(0, num_rows, _ROWS_AT_ONCE):
@@ -76,11 +77,6 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
             index.add(part)
             task.advance(len(part))
     return index
-
-
-def default_num_training_embeddings(num_rows: int) -> int:
-    """Return the number of embeddings on which to train an IVF-PQ index."""
-    return min(num_rows, max(_PQ_ROWS, _ROWS_PER_LIST * default_num_lists(num_rows)))
 
 
 def default_num_lists(num_rows: int) -> int:

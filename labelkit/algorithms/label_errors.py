@@ -8,7 +8,6 @@ Three leave-one-out tests of a label:
 A label is doubtful if all three contradict it. Scores are means of the three ranks, since margins differ in scale.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.novelty import mid_ranks
+from labelkit.algorithms.row_blocks import blocks
 
 RIDGE: Final = 0.3
 """Added to the diagonal, for unit-norm rows. It and the three tests were chosen from eight tests and their means on the
 cases of `examples/mislabeled_cases.py`, with seeds other than the reported ones."""
-# Similarities, or predictions, computed at a time: 32 MB in float32.
-_BLOCK_NUMBERS = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -65,19 +63,13 @@ def _directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(rows / np.where(lengths > 0, lengths, 1)[:, None], dtype=np.float32)
 
 
-def _blocks(num_rows: int, width: int) -> Iterator[slice]:
-    step = max(1, _BLOCK_NUMBERS // max(1, width))
-    for start in range(0, num_rows, step):
-        yield slice(start, min(start + step, num_rows))
-
-
 def _nearest_margins(
     rows: NDArray[np.float32], labels: NDArray[np.int64], suggested: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Return the nearest images of the same and the suggested class, and the margin of other classes over the same."""
     n = len(rows)
     same, other, margin = np.full(n, -1), np.full(n, -1), np.empty(n)
-    for block in _blocks(n, n):
+    for block in blocks(n, n):
         positions = np.arange(block.start, block.stop)
         places = positions - block.start
         cosines = rows[block] @ rows.T
@@ -99,7 +91,7 @@ def _mean_margins(
     sums = _class_sums(rows.T.astype(np.float64), labels, len(counts)).T
     directions = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
     margin = np.empty(len(rows))
-    for block in _blocks(len(rows), len(counts)):
+    for block in blocks(len(rows), len(counts)):
         block_rows = rows[block].astype(np.float64)
         own = sums[labels[block]] - block_rows
         near = np.einsum("ij,ij->i", block_rows, own) / np.maximum(np.linalg.norm(own, axis=1), 1e-12)
@@ -125,7 +117,7 @@ def _ridge_margins(
         inverse = _inverse(extended.T @ extended)
         left = 1 / (1 - np.einsum("ij,ij->i", extended @ inverse, extended))
         sums = inverse @ _class_sums(extended.T, labels, num_classes)
-    for block in _blocks(n, num_classes):
+    for block in blocks(n, num_classes):
         positions = np.arange(block.stop - block.start)
         truth = np.zeros((len(positions), num_classes))
         truth[positions, labels[block]] = 1

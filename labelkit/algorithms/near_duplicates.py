@@ -8,9 +8,11 @@ agree in fine detail everywhere; photos of one scene agree in much of it, but no
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import convolve1d
 
 from labelkit.algorithms.row_blocks import blocks
 
@@ -156,8 +158,7 @@ def _refine_boxes(first: Floats, second: Floats, boxes: Floats, steps: int) -> F
 def _measure_agreement(first: Floats, second: Floats, boxes: Floats, level: int) -> tuple[Floats, Floats, Floats]:
     """Return correlations of gray values, of detail, and the second lowest correlation of detail among the parts."""
     moved, inside = _sample_boxes(second, boxes, _cubic_kernel)
-    while first.shape[1] > level:
-        first, moved, inside = _halve(first), _halve(moved), np.floor(_halve(inside))
+    first, moved, inside = _shrink(first, level), _shrink(moved, level), np.floor(_shrink(inside, level))
     gray = _correlate(first, moved, inside)
     left, right = _extract_detail(first) * inside, _extract_detail(moved) * inside
     detail = _correlate(left, right, inside)
@@ -206,14 +207,9 @@ def _cubic_kernel(distance: Floats) -> Floats:
 
 def _extract_detail(pictures: Floats) -> Floats:
     """Subtract the local mean, which is a blur by (1, 4, 6, 4, 1) / 16 along each axis."""
-    smooth = pictures
-    for axis in (1, 2):
-        padded = np.pad(smooth, [(0, 0) if i != axis else (2, 2) for i in range(3)], mode="edge")
-        size = smooth.shape[axis]
-        pieces = (padded.take(range(start, start + size), axis=axis) for start in range(5))
-        weights = (np.float32(weight / 16) for weight in (1, 4, 6, 4, 1))
-        smooth = sum((weight * piece for weight, piece in zip(weights, pieces, strict=True)), np.zeros_like(smooth))
-    return pictures - smooth
+    weights = np.array([1, 4, 6, 4, 1]) / 16
+    smooth = convolve1d(convolve1d(pictures, weights, axis=1, mode="nearest"), weights, axis=2, mode="nearest")
+    return np.asarray(pictures - smooth, dtype=np.float32)
 
 
 def _correlate(left: Floats, right: Floats, inside: Floats) -> Floats:
@@ -230,13 +226,7 @@ def _normalize(pictures: Floats, inside: Floats) -> Floats:
     return normalized.astype(np.float32, copy=False)
 
 
-def _shrink(pictures: NDArray[np.uint8], level: int) -> Floats:
-    small = pictures.astype(np.float32)
-    while small.shape[1] > level:
-        small = _halve(small)
-    return small
-
-
-def _halve(pictures: Floats) -> Floats:
-    rows = pictures[:, ::2] + pictures[:, 1::2]
-    return (rows[:, :, ::2] + rows[:, :, 1::2]) * np.float32(0.25)
+def _shrink(pictures: NDArray[Any], level: int) -> Floats:
+    """Average images (m, s, s) to (m, level, level)."""
+    part = pictures.shape[1] // level
+    return pictures.reshape(len(pictures), level, part, level, part).mean(axis=(2, 4), dtype=np.float32)

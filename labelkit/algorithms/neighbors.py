@@ -6,12 +6,19 @@ Queries for which rounding may have excluded a neighbor are compared with all ro
 A GPU can propose the candidates instead of faiss, one block of rows at a time.
 """
 
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.row_blocks import StoredRows, blocks, column_sums, iterate_blocks
+from labelkit.algorithms.row_blocks import (
+    StoredRows,
+    blocks,
+    column_sums,
+    squared_norms,
+    to_unit_length,
+    validate_rows,
+)
 
 Metric = Literal["cosine", "l2", "dot"]
 GalleryRows = NDArray[np.float32] | StoredRows
@@ -83,7 +90,7 @@ class ExactSearch:
                 self._shifted = self.rows.minus(self._offset)
             else:
                 self._shifted = self.rows - self._offset
-        self._reach = _largest_norm(self._shifted)
+        self._reach = float(np.sqrt(squared_norms(self._shifted).max(initial=0)))
 
     def search(
         self, queries: ArrayLike, k: int, *, exclude_self: bool = False
@@ -130,18 +137,12 @@ class ExactSearch:
         places = np.empty((len(query_rows), 0), dtype=np.int64)
         for where in wheres:
             part = self._shifted[where]
-            near, found = _search_in_float32(
-                query_rows, part, min(num_candidates, len(part)), self.metric, self._device
-            )
-            if rough.shape[1]:
-                near, found = (
-                    np.concatenate([rough, near], axis=1),
-                    np.concatenate([places, found + where.start], axis=1),
-                )
-                order = np.argsort(-near, axis=1, kind="stable")[:, :num_candidates]
-                near, found = np.take_along_axis(near, order, axis=1), np.take_along_axis(found, order, axis=1)
-            rough, places = near, found
-        lengths = np.sqrt(_squared_norms(query_rows))
+            count = min(num_candidates, len(part))
+            near, found = _search_in_float32(query_rows, part, count, self.metric, self._device)
+            rough, places = np.hstack([rough, near]), np.hstack([places, found + where.start])
+            order = np.argsort(-rough, axis=1, kind="stable")[:, :num_candidates]
+            rough, places = np.take_along_axis(rough, order, axis=1), np.take_along_axis(places, order, axis=1)
+        lengths = np.sqrt(squared_norms(query_rows))
         scale = (lengths + self._reach) ** 2 if self.metric == "l2" else lengths * self._reach
         return rough[:, -1].astype(np.float64), _ROUNDING * scale, places
 
@@ -201,36 +202,13 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> GalleryRows
     """
     if metric not in ("cosine", "l2", "dot"):
         raise ValueError(f"metric must be 'cosine', 'l2' or 'dot', got {metric!r}")
-    rows: GalleryRows
-    if isinstance(x, StoredRows):
-        rows = x if x.in_blocks else x.to_array()
-    else:
-        array = np.asarray(x)
-        if array.ndim != 2 or array.shape[1] == 0:
-            raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
-        rows = np.ascontiguousarray(array, dtype=np.float32)
-    squares = np.empty(len(rows))
-    for where, part in iterate_blocks(rows):
-        squares[where] = _squared_norms(part)
-    bad = int((~np.isfinite(squares)).sum())  # squares of finite float32 numbers are finite in float64
-    if bad:
-        raise ValueError(f"{bad} of {len(rows)} rows of {name} contain NaN or infinity")
-    if metric != "cosine":
-        if squares.max(initial=0) > np.finfo(np.float32).max / 16:
-            raise ValueError(
-                f"{name} contains rows with a norm of {np.sqrt(squares.max()):.1e}, whose products overflow float32"
-            )
-        return rows
-    zeros = int((squares == 0).sum())
-    if zeros:
-        raise ValueError(f"{zeros} of {len(rows)} rows of {name} have zero norm, and thus no direction")
-    lengths = np.sqrt(squares)
-    if isinstance(rows, StoredRows):
-        return rows.divided(lengths)
-    unit = rows if isinstance(x, StoredRows) else np.empty_like(rows)
-    for where in blocks(*rows.shape):
-        np.divide(rows[where], lengths[where, None], out=unit[where], casting="same_kind")
-    return unit
+    rows = validate_rows(x if isinstance(x, StoredRows) else np.asarray(x, dtype=np.float32), name)
+    if metric == "cosine":
+        rows = to_unit_length(rows, name)
+    elif (largest := squared_norms(rows).max(initial=0)) > np.finfo(np.float32).max / 16:
+        problem = f"{name} contains rows with a norm of {np.sqrt(largest):.1e}, whose products overflow float32"
+        raise ValueError(problem)
+    return cast(GalleryRows, rows)
 
 
 def rescore(
@@ -265,14 +243,6 @@ def rescore(
         scores[here] = np.take_along_axis(exact, order, axis=1)
         indices[here] = np.take_along_axis(listed, order, axis=1)
     return scores, indices
-
-
-def _squared_norms(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-
-
-def _largest_norm(rows: GalleryRows) -> float:
-    return float(np.sqrt(max((_squared_norms(part).max(initial=0) for _, part in iterate_blocks(rows)), default=0)))
 
 
 def _exact_scores(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Metric) -> NDArray[np.float32]:

@@ -27,12 +27,7 @@ def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> ND
     Args:
         new_shares: (n,) in ``[0, 1]``, probability of each image to belong to a group without a label.
         cosines: (n,) cosine to the nearest labeled image.
-
-    Raises:
-        ValueError: shapes differ.
     """
-    if new_shares.shape != cosines.shape or new_shares.ndim != 1:
-        raise ValueError(f"shares {new_shares.shape} and cosines {cosines.shape} must refer to the same images")
     return np.asarray((mid_ranks(new_shares) + mid_ranks(-cosines)) / 2, dtype=np.float64)
 
 

@@ -76,23 +76,6 @@ def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
     """
     if not len(numbers):
         raise ValueError("numbers must not be empty")
-    # HDBSCAN cannot find a single cluster: 0 and 1 are no more informative than 2
-    logs = np.log(np.maximum(count_hdbscan_clusters(x), 2))
-    off = np.abs(np.log(numbers) - logs.mean())
-    # the range is the spread of the counts, but at least a factor of 1.7
-    near = np.asarray(numbers)[off <= max(2 * logs.std(), 0.55, off.min())]
-    scores = np.exp(-off)
-    return NumClassesEstimate(
-        int(numbers[int(off.argmin())]), int(near[0]), int(near[-1]), tuple(numbers), tuple(scores.tolist())
-    )
-
-
-def count_hdbscan_clusters(x: ArrayLike) -> tuple[int, ...]:
-    """Count the clusters that HDBSCAN finds for each of several minimum sizes.
-
-    Args:
-        x: (n, d) rows, n >= 1.
-    """
     from sklearn.cluster import HDBSCAN  # scikit-learn takes a second to import
 
     rows = np.asarray(x, dtype=np.float32)
@@ -100,12 +83,20 @@ def count_hdbscan_clusters(x: ArrayLike) -> tuple[int, ...]:
         directions, _ = principal_directions(rows, _DIRECTIONS)
         rows = (rows - rows.mean(axis=0)) @ directions.astype(np.float32)
     unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
-    counts = []
-    for size in _MIN_SIZES:
-        if size <= len(unit):
-            made = HDBSCAN(min_cluster_size=size, min_samples=min(3, len(unit)), copy=True).fit_predict(unit)
-            counts.append(int(made.max()) + 1)
-    return tuple(counts) or (1,)
+    counts = [
+        HDBSCAN(min_cluster_size=size, min_samples=min(3, len(unit)), copy=True).fit_predict(unit).max() + 1
+        for size in _MIN_SIZES
+        if size <= len(unit)
+    ]
+    # HDBSCAN cannot find a single cluster: 0 and 1 are no more informative than 2
+    logs = np.log(np.maximum(counts or [1], 2))
+    off = np.abs(np.log(numbers) - logs.mean())
+    # the range is the spread of the counts, but at least a factor of 1.7
+    near = np.asarray(numbers)[off <= max(2 * logs.std(), 0.55, off.min())]
+    scores = np.exp(-off)
+    return NumClassesEstimate(
+        int(numbers[int(off.argmin())]), int(near[0]), int(near[-1]), tuple(numbers), tuple(scores.tolist())
+    )
 
 
 # Brent's search always takes about a dozen evaluations; ranges of up to this many integers are evaluated completely.

@@ -1,7 +1,5 @@
 """Score outliers in an image collection by properties of single images and their deviation from the median."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,37 +25,21 @@ _NO_SHARPNESS = 1e-2
 REASONS = ("unlike all others", "blank", "dark", "bright", "blurred", "tiny", "odd shape")
 
 
-@dataclass(frozen=True)
-class Tones:
-    """Brightness, contrast and sharpness of an image."""
+def measure_tones(gray: NDArray[np.uint8]) -> tuple[float, float, float]:
+    """Measure brightness, contrast and sharpness of a gray image (h, w).
 
-    brightness: float  # mean gray value, 0 to 255
-    contrast: float  # range of gray values without 1% at each end, 0 to 255
-    # standard deviation of the Laplacian, corrected for rounding to whole gray values, divided by 1 plus the standard
-    # deviation of the gray values
-    sharpness: float
-
-
-def measure_tones(gray: NDArray[np.uint8]) -> Tones:
-    """Measure the tones of a gray image (h, w); the sharpness is NaN if a side is shorter than 3 pixels."""
+    Brightness is the mean gray value, and contrast the range of gray values without 1% at each end, both 0 to 255.
+    Sharpness is the standard deviation of the Laplacian, corrected for rounding to whole gray values, divided by 1 plus
+    the standard deviation of the gray values; NaN if a side is shorter than 3 pixels.
+    """
     values = gray.astype(np.float32)
-    low, high = _quantiles(gray, (0.01, 0.99))
+    low, high = np.quantile(gray, (0.01, 0.99))
     middle = 4 * values[1:-1, 1:-1]
     laplacian = middle - values[:-2, 1:-1] - values[2:, 1:-1] - values[1:-1, :-2] - values[1:-1, 2:]
     sharpness = float("nan")
     if laplacian.size:
         sharpness = max(0.0, float(laplacian.var()) - _ROUNDING) ** 0.5 / (float(values.std()) + 1)
-    return Tones(float(values.mean()), float(high - low), sharpness)
-
-
-def _quantiles(gray: NDArray[np.uint8], shares: tuple[float, ...]) -> list[float]:
-    """Compute the same quantiles as numpy, but by counting the 256 values instead of sorting."""
-    below = np.cumsum(np.bincount(gray.ravel(), minlength=256))
-    found = []
-    for place in (share * (gray.size - 1) for share in shares):
-        first, second = np.searchsorted(below, (np.floor(place), np.ceil(place)), side="right").tolist()
-        found.append(first + (second - first) * (place - np.floor(place)))
-    return found
+    return float(values.mean()), float(high - low), sharpness
 
 
 def robust_z_scores(values: NDArray[np.float64], least_share: float = 0.0, least: float = 0.0) -> NDArray[np.float64]:
@@ -95,13 +77,8 @@ def outlier_scores(
 
     Returns:
         (n, 7) float64: the factor by which the threshold is exceeded, from 1 to 100, if the reason applies; else 0.
-
-    Raises:
-        ValueError: all three are ``None``.
     """
-    count = next((len(given) for given in (distances, tones, sizes) if given is not None), None)
-    if count is None:
-        raise ValueError("at least one criterion for judging images is required")
+    count = next(len(given) for given in (distances, tones, sizes) if given is not None)
     scores = np.zeros((count, len(REASONS)))
     comparable = count >= MIN_IMAGES
     if comparable and distances is not None:

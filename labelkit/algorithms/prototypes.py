@@ -448,14 +448,16 @@ def _largest_zero(degree: int, a: int, b: int, dim: int) -> float:
 
 
 def _max_points(cosine: float, degree: int, dim: int) -> float:
+    from scipy.special import binom
+
     half, is_odd = divmod(degree, 2)
     if is_odd:
         k = half + 1
         one, two = _zonal(k - 1, dim, cosine), _zonal(k, dim, cosine)
-        return _binomial(k + dim - 3, k - 1) * ((2 * k + dim - 3) / (dim - 1) - (one - two) / ((1 - cosine) * two))
+        return float(binom(k + dim - 3, k - 1)) * ((2 * k + dim - 3) / (dim - 1) - (one - two) / ((1 - cosine) * two))
     one, two = _zonal(half, dim, cosine), _zonal(half + 1, dim, cosine)
     ratio = (1 + cosine) * (one - two) / ((1 - cosine) * (one + two))
-    return _binomial(half + dim - 2, half) * ((2 * half + dim - 1) / (dim - 1) - ratio)
+    return float(binom(half + dim - 2, half)) * ((2 * half + dim - 1) / (dim - 1) - ratio)
 
 
 def _zonal(degree: int, dim: int, cosine: float) -> float:
@@ -466,7 +468,3 @@ def _zonal(degree: int, dim: int, cosine: float) -> float:
     for k in range(1, degree):
         before, now = now, ((2 * k + dim - 2) * cosine * now - k * before) / (k + dim - 2)
     return now
-
-
-def _binomial(n: int, k: int) -> float:
-    return math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1))

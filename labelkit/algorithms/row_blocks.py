@@ -97,25 +97,13 @@ class StoredRows:
         return slice(self._first + start, self._first + stop, step)
 
     def divided(self, divisors: Floats) -> StoredRows:
-        """Return a view with each row divided by its divisor (n,), in the precision of the divisor.
-
-        Raises:
-            ValueError: an offset was already subtracted.
-        """
-        if self._offset is not None:
-            raise ValueError("an offset was already subtracted from these rows")
+        """Return a view with each row, before any offset, divided by its divisor (n,), in the divisor's precision."""
         found = copy(self)
         found._divisors = (*self._divisors, divisors)
         return found
 
     def minus(self, offset: NDArray[np.float32]) -> StoredRows:
-        """Return a view with an offset (d,) subtracted from each row.
-
-        Raises:
-            ValueError: an offset was already subtracted.
-        """
-        if self._offset is not None:
-            raise ValueError("an offset was already subtracted from these rows")
+        """Return a view with an offset (d,) subtracted from each row, in place of any other offset."""
         found = copy(self)
         found._offset = offset
         return found

@@ -7,6 +7,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from labelkit.errors import ConfigError
+
 # Processes wait while one of them searches neighbors, computes scores or writes files, for hours on large datasets.
 # By default, NCCL times out after ten minutes and gloo after thirty.
 LONGEST_WAIT: Final = timedelta(hours=24)
@@ -15,6 +17,14 @@ LONGEST_WAIT: Final = timedelta(hours=24)
 def count_processes() -> int:
     """Return the number of processes that the launcher started, without starting a process group."""
     return int(os.environ.get("WORLD_SIZE") or "1")
+
+
+def check_divisible(option: str, count: int) -> None:
+    """Raise ``ConfigError`` for an option if a number of images cannot be divided evenly among the processes."""
+    processes = count_processes()
+    if count % processes:
+        problem = f"{count} cannot be divided among {processes} processes"
+        raise ConfigError(option, problem, "Use a multiple of the number of processes.")
 
 
 def get_rank_and_world_size() -> tuple[int, int]:

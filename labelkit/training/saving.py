@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -63,15 +63,6 @@ class Clock:
     phase: int = 0  # current phase, from 0; the last one after the end of training
     phase_epoch: int = 0  # number of epochs before the phase
     phase_step: int = 0  # number of updates before the phase
-
-
-@dataclass
-class Progress:
-    """Clock and metrics of a run, as saved in checkpoints."""
-
-    clock: Clock = field(default_factory=Clock)  # current position
-    metrics: dict[str, float] = field(default_factory=dict)  # metrics of the last epoch
-    means: EpochMeans = field(default_factory=EpochMeans)  # running means of the current epoch
 
 
 def reproducibility_facts(runtime: Runtime) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from labelkit.training.guards import Guard, check_weights, feature_spread, sampl
 from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
 from labelkit.training.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
 from labelkit.training.run_dir import RunDir
-from labelkit.training.saving import Clock, Progress, reproducibility_facts
+from labelkit.training.saving import Clock, EpochMeans, reproducibility_facts
 from labelkit.training.schedules import scheduled_lr
 
 
@@ -95,7 +95,9 @@ class Trainer:
     metadata: Mapping[str, str] = field(default_factory=dict)
     # cached outputs of the frozen part, if training uses them instead of images
     cached_views: CachedViewBank | None = field(default=None, init=False)
-    progress: Progress = field(default_factory=Progress, init=False)  # clock and metrics of the run
+    clock: Clock = field(default_factory=Clock, init=False)  # current epoch, step and phase
+    metrics: dict[str, float] = field(default_factory=dict, init=False)  # metrics of the last epoch
+    means: EpochMeans = field(default_factory=EpochMeans, init=False)  # running means of the current epoch
 
     def __post_init__(self) -> None:
         method, runtime, run = self.method, self.runtime, self.run
@@ -139,11 +141,6 @@ class Trainer:
         """Train on cached outputs of the frozen part instead of images."""
         self.cached_views, self._running = views, None
 
-    @property
-    def clock(self) -> Clock:
-        """Return the current epoch and step of the run."""
-        return self.progress.clock
-
     # ------------------------------------------------------------------ the run
 
     def fit(self) -> FitResult:
@@ -167,10 +164,10 @@ class Trainer:
             while self.clock.epoch - self.clock.phase_epoch < self._phase().epochs:
                 epoch_started = time.monotonic()
                 if self._stop_reached() or not self._train_epoch():
-                    return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, False, history)
+                    return FitResult(self.metrics, self.clock.step, time.monotonic() - started, False, history)
                 self._finish_epoch(time.monotonic() - epoch_started)
-                history.append(self.progress.metrics)
-        return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, True, history)
+                history.append(self.metrics)
+        return FitResult(self.metrics, self.clock.step, time.monotonic() - started, True, history)
 
     def score_before_training(self) -> dict[str, float]:
         """Return the monitor's scores of the features before training, or an empty dictionary without a monitor."""
@@ -234,13 +231,13 @@ class Trainer:
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add the loss and logs to the epoch's means; on the CPU, stop at the first loss that is not finite."""
-        self.progress.means.add(loss, logs)
+        self.means.add(loss, logs)
         # a check at every step would stall a GPU; the sum keeps any NaN until the next check
         if loss.device.type == "cpu" or (self.clock.step + 1) % self.config.log_every_steps == 0:
             self._check_finite(logs)
 
     def _check_finite(self, logs: Mapping[str, Tensor]) -> None:
-        if self.progress.means.is_finite():
+        if self.means.is_finite():
             return
         parts = ", ".join(f"{name} {float(value):.4g}" for name, value in logs.items() if value.ndim == 0)
         problem = f"the loss is not finite (parts: {parts or 'none'})"
@@ -264,7 +261,7 @@ class Trainer:
     def _finish_epoch(self, seconds: float) -> None:
         self._check_finite_state()
         clock = self.clock
-        metrics = self.progress.means.pop_means(self.runtime.mean)
+        metrics = self.means.pop_means(self.runtime.mean)
         metrics["lr"] = self.optimizer.param_groups[0]["lr"]
         metrics["seconds"] = seconds
         finished = clock.epoch + 1
@@ -282,7 +279,7 @@ class Trainer:
                 self.guard.check_cluster_use(metrics["used_clusters"], self.clock.step)
         self._record(metrics)
         self._announce(metrics)
-        self.progress.metrics = metrics
+        self.metrics = metrics
         clock.epoch, clock.step_in_epoch = finished, 0
         if phase_over and self.method.phase(clock.phase + 1, self.bank.rows) is not None:
             clock.phase, clock.phase_epoch, clock.phase_step = clock.phase + 1, finished, clock.step
@@ -537,15 +534,15 @@ class Trainer:
         """Write a checkpoint of everything that a resumed run needs."""
         if self._writer is None or self.run is None:
             return
-        method, runtime, progress, clock = self.method, self.runtime, self.progress, self.clock
+        method, runtime, clock = self.method, self.runtime, self.clock
         self._writer.kept_step = self.guard.good_step
         moments, scalars = named_optimizer_state(self.optimizer, method)
         state = {
             "epoch": clock.epoch,
             "step_in_epoch": clock.step_in_epoch,
             "phase": [clock.phase, clock.phase_epoch, clock.phase_step],
-            "summed": progress.means.count,
-            "metrics": progress.metrics,
+            "summed": self.means.count,
+            "metrics": self.metrics,
             "optimizer_scalars": scalars,
             "scaler": runtime.scaler_state(),
             "method": method.extra_state(),
@@ -559,7 +556,7 @@ class Trainer:
             clock.step,
             model=method.state_dict(),
             training=moments,
-            per_rank=generator_states(runtime.device) | progress.means.tensors(),
+            per_rank=generator_states(runtime.device) | self.means.tensors(),
             state=state,
             # a single field, since safetensors writes several in random order, and equal runs must give equal bytes
             metadata={"labelkit": canonical_json(about)},
@@ -577,8 +574,8 @@ class Trainer:
         moments, scalars = checkpoint.tensors(TRAINING), state["optimizer_scalars"]
         load_named_optimizer_state(self.optimizer, self.method, moments, scalars, where=where)
         # a checkpoint without phases is from a run with one phase
-        clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
-        self.progress = Progress(clock, state["metrics"])
+        self.clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
+        self.metrics, self.means = state["metrics"], EpochMeans()
         runtime.load_scaler_state(state["scaler"])
         self.method.load_extra_state(state["method"])
         if self.monitor is not None:
@@ -587,7 +584,7 @@ class Trainer:
         own = rank_file(runtime.rank)
         # a new process takes the main one's sums, so that all processes have sums with the same names
         tensors = checkpoint.tensors(own if own in state["files"] else rank_file(0))
-        generators = self.progress.means.restore(tensors, state["summed"], runtime.device)
+        generators = self.means.restore(tensors, state["summed"], runtime.device)
         if own in state["files"]:
             restore_generators(generators, runtime.device)
         now, then = reproducibility_facts(runtime), state["exactness"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from labelkit.algorithms import label_errors
+from labelkit.algorithms import row_blocks
 from labelkit.algorithms.label_errors import RIDGE, score_labels
 
 
@@ -31,7 +31,7 @@ def test_views_are_those_of_all_other_labels(
     n: int, dim: int, block: int | None, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if block is not None:
-        monkeypatch.setattr(label_errors, "_BLOCK_NUMBERS", block)
+        monkeypatch.setattr(row_blocks, "BLOCK_NUMBERS", block)
     features, labels = made(rng, n, dim)
     labels[5:9] = (labels[5:9] + 1) % 4
     centered = features.astype(np.float64) - features.mean(axis=0)

@@ -1,7 +1,6 @@
 """Which images look new: worked ranks, ties, and what the two views add to each other."""
 
 import numpy as np
-import pytest
 from labelkit.algorithms.novelty import mid_ranks, novelty, score_arrival_novelty
 from scipy.stats import rankdata
 
@@ -24,11 +23,6 @@ def test_equal_values_share_their_mean_rank(rng: np.random.Generator) -> None:
 
 def test_one_image_has_a_score() -> None:
     assert novelty(np.array([0.5]), np.array([0.5])).tolist() == [0.0]
-
-
-def test_shares_and_cosines_of_other_images_are_refused() -> None:
-    with pytest.raises(ValueError, match="to the same images"):
-        novelty(np.zeros(3), np.zeros(2))
 
 
 def test_a_later_image_is_new_if_other_later_ones_are_nearer() -> None:

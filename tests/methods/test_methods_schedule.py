@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.methods.few_labels.mean_teacher import MeanTeacher
-from labelkit.methods.few_labels.recipe import learning_rate
+from labelkit.methods.few_labels.recipe import learning_rate, teacher_decay
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve
 from labelkit.training.method import TrainState
@@ -17,7 +16,7 @@ from tests.tiers import quick_every
 def test_mean_teacher_ramps_up_and_down() -> None:
     config = resolve(METHODS["mean-teacher"].config, preset="cifar10").config
     rate, moments = learning_rate(config, config.steps, config.lr)
-    decay = MeanTeacher.ema_decay_schedule(config)
+    decay = teacher_decay(config, config.steps)
     # ramps of 40,005 of 150,000 steps and of the last 25,005; the average is one of all steps at first
     expected = [
         (0, math.exp(-5), 0.5, 0.9),

@@ -113,8 +113,7 @@ def _measure_all_tones(images: StoredImages) -> NDArray[np.float64]:
             gray = gray.resize(
                 (math.ceil(scale * gray.width), math.ceil(scale * gray.height)), Image.Resampling.LANCZOS
             )
-        tones = measure_tones(np.asarray(gray, dtype=np.uint8))
-        return tones.brightness, tones.contrast, tones.sharpness
+        return measure_tones(np.asarray(gray, dtype=np.uint8))
 
     tones = np.full((len(images.rows), 3), np.nan)
     for place, found in images.measure(measured, _SIDE, "reading images"):

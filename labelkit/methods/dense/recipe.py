@@ -19,7 +19,7 @@ from labelkit.methods.dense.networks import TokenNetwork
 from labelkit.methods.dense.options import EMATargetConfig
 from labelkit.models.ema import EMATeacher
 from labelkit.training.checkpoint import load_model_state
-from labelkit.training.distributed import count_processes
+from labelkit.training.distributed import check_divisible
 from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import cosine_schedule
 
@@ -153,11 +153,8 @@ def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
     if size % patch:
         problem = f"{size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)"
         raise ConfigError("--local-size", problem, f"Try --local-size {max(size // patch, 1) * patch}.")
-    processes = count_processes()
     for count in (config.objects_per_batch, config.batch_size):
-        if count % processes:
-            problem = f"{count} cannot be divided among {processes} processes"
-            raise ConfigError("--batch-size", problem, "Use a multiple of the number of processes.")
+        check_divisible("--batch-size", count)
 
 
 def copy_branches(network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import entr
 
 from labelkit.methods.few_labels.pseudo_label_selection import (
     BLOCK_ROWS,
@@ -140,8 +141,7 @@ def soft_labels(
 
 def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the entropy (m,) of probabilities (m, c) in bits (Eq. 3.12), with 0 log 0 = 0."""
-    logs = np.log2(soft, out=np.zeros_like(soft), where=soft > 0)
-    return np.asarray(-(soft * logs).sum(axis=1))
+    return np.asarray(entr(soft).sum(axis=1) / np.log(2))
 
 
 def _choose_classes(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -26,10 +26,10 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetworks,
     StudentObjective,
     StudentObjectiveMethod,
-    check_equal_label_counts,
     head_logits,
     split_labeled,
 )
+from labelkit.training.distributed import check_divisible
 from labelkit.training.method import StepOutput, TrainState
 
 
@@ -205,5 +205,5 @@ class FreeMatch(StudentObjectiveMethod[FreeMatchConfig]):
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
-        check_equal_label_counts(config)
+        check_divisible("--labeled-batch-size", config.labeled_batch_size)
         self.objective = FreeMatchObjective(config, self.num_classes, (self.weak_view, self.strong_view))

@@ -44,7 +44,6 @@ from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_we
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjectiveMethod,
-    check_equal_label_counts,
     head_logits,
     learning_rate,
     split_labeled,
@@ -55,6 +54,7 @@ from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.headed import NUM_ROTATIONS, rotate_images
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
+from labelkit.training.distributed import check_divisible
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
 from labelkit.training.schedules import RampedWeight, phase_lr
@@ -71,7 +71,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch adds its own noise
-        check_equal_label_counts(config)
+        check_divisible("--labeled-batch-size", config.labeled_batch_size)
         self.guide = GuideNetwork(config, self.network)
         weight = unlabeled_weight(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)

@@ -26,10 +26,9 @@ from labelkit.methods.few_labels.recipe import (
     StudentObjective,
     StudentObjectiveMethod,
     head_logits,
-    teacher_decay,
 )
 from labelkit.training.method import StepOutput, TrainState
-from labelkit.training.schedules import RampedWeight, Schedule
+from labelkit.training.schedules import RampedWeight
 
 #: Weight of the mean squared difference between the logits of two heads (released code, ``symmetric_mse_loss``).
 HEAD_WEIGHT: Final = 0.01
@@ -96,8 +95,3 @@ class MeanTeacher(StudentObjectiveMethod[MeanTeacherConfig]):
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads)
         self.objective = MeanTeacherObjective(config, config.steps, self.weak_view)
-
-    @classmethod
-    def ema_decay_schedule(cls, config: MeanTeacherConfig) -> Schedule:
-        """Return the EMA decay schedule, which steps up once the consistency weight reaches its full value."""
-        return teacher_decay(config, config.steps, config.consistency_ramp * config.steps, config.ema_decay_start)

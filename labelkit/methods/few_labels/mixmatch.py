@@ -29,11 +29,11 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetworks,
     StudentObjective,
     StudentObjectiveMethod,
-    check_equal_label_counts,
     head_logits,
     split_labeled,
 )
 from labelkit.models.batch_norm import batch_statistics
+from labelkit.training.distributed import check_divisible
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import RampedWeight
 
@@ -171,6 +171,6 @@ class MixMatch(StudentObjectiveMethod[MixMatchConfig]):
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
-        check_equal_label_counts(config)
+        check_divisible("--labeled-batch-size", config.labeled_batch_size)
         weight = unlabeled_weight(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)

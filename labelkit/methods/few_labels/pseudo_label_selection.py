@@ -37,14 +37,6 @@ def check_features(array: ArrayLike) -> NDArray[Any]:
     return check_array(np.asarray(array), ensure_min_samples=0, input_name="features")
 
 
-def class_means(features: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
-    """Compute the float64 class means (c, d) of the features (Eq. 2.8, 3.8); NaN for empty classes."""
-    means = np.full((num_classes, features.shape[1]), np.nan)
-    for label in np.unique(labels[labels >= 0]):
-        means[label] = features[labels == label].astype(np.float64).mean(axis=0)
-    return means
-
-
 def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
     """Compute the Euclidean distances (m, j) between rows (m, d) and (j, d); distances to NaN rows are infinite.
 

@@ -25,7 +25,12 @@ from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import backbone_options, embedding_views
-from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamOptions, TwoStreamTrainConfig
+from labelkit.methods.few_labels.options import (
+    FewLabelTrainConfig,
+    MeanTeacherOptions,
+    TwoStreamOptions,
+    TwoStreamTrainConfig,
+)
 from labelkit.models.backbones.convnets import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
 from labelkit.models.ema import StudentChain
@@ -98,18 +103,6 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
     return num_classes
 
 
-def check_equal_label_counts(config: TwoStreamOptions) -> None:
-    """Check that the labeled images of each batch divide evenly among the processes.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    count, processes = config.labeled_batch_size, count_processes()
-    if count % processes:
-        problem = f"{count} cannot be divided among {processes} processes"
-        raise ConfigError("--labeled-batch-size", problem, "Use a multiple of the number of processes.")
-
-
 def training_class_names(data: DataInfo) -> list[str]:
     """Return the names of the training classes, or an empty list if the dataset has none."""
     return [data.class_names[label] for label in data.class_order] if data.class_names else []
@@ -177,15 +170,15 @@ def learning_rate(
     return rate, adam_betas(steps, up, down, *ends)
 
 
-def teacher_decay(
-    config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, start: float = 1.0
-) -> Schedule:
+def teacher_decay(config: FewLabelTrainConfig, phase_steps: int) -> Schedule:
     """Return a phase's EMA decay of the teacher, capped at 1 - 10 / steps so that short phases forget initial weights.
 
-    During the first ``ramp_steps`` updates of the run, it is ``start`` if that is lower.
+    With Mean Teacher's options, it is ``ema_decay_start`` if that is lower, until the consistency weight is full.
     """
     high = compute_max_decay(phase_steps, config.ema_decay)
-    return ema_decay(min(start, high), high, round(ramp_steps))
+    if not isinstance(config, MeanTeacherOptions):
+        return ema_decay(high, high, 0)
+    return ema_decay(min(config.ema_decay_start, high), high, round(config.consistency_ramp * config.steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,13 +271,8 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
             share_statistics(self.network)
         self.weak_view, self.strong_view = student_views(config, data, self.network.input_spec.size)
         self.chain = StudentChain(self.network, with_master=with_master)
-        self._decay = self.ema_decay_schedule(config)
+        self._decay = teacher_decay(config, config.steps)  # by update, counted from 1
         self._rows = np.zeros(0, dtype=np.int64)  # rows used for batch norm statistics
-
-    @classmethod
-    def ema_decay_schedule(cls, config: FewLabelConfigT) -> Schedule:
-        """Return the schedule of the EMA decay over updates, counted from 1."""
-        return teacher_decay(config, config.steps)
 
     @property
     def runs_teacher(self) -> bool:

@@ -35,12 +35,12 @@ from labelkit.methods.few_labels.options import SnowballConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjective,
     StudentObjectiveMethod,
-    check_equal_label_counts,
     student_phase,
     teacher_decay,
     training_class_names,
 )
 from labelkit.methods.few_labels.snowball_search import Select, discover_confident
+from labelkit.training.distributed import check_divisible
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import Monitor, Phase, TrainState
 from labelkit.training.schedules import compute_max_decay
@@ -88,7 +88,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         weak = self.weak_view
         self.objective: StudentObjective
         if config.trainer == "mixmatch":
-            check_equal_label_counts(config)
+            check_divisible("--labeled-batch-size", config.labeled_batch_size)
             self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
         else:
             self.objective = MeanTeacherObjective(config, config.steps, weak)
@@ -146,8 +146,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
     def on_step_end(self, state: TrainState) -> None:
         """Update teacher and master."""
         config, length = self.config, state.phase_steps
-        ramp = config.consistency_ramp * config.steps
-        decay = teacher_decay(config, length, ramp, config.ema_decay_start)(state.step + 1)
+        decay = teacher_decay(config, length)(state.step + 1)
         master = compute_max_decay(length, MASTER_DECAY)
         runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
         self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)

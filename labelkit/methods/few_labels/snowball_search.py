@@ -11,6 +11,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.algorithms.calibration import group_means
 from labelkit.methods.few_labels.pseudo_label_selection import (
     BLOCK_ROWS,
     Count,
@@ -18,7 +19,6 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     SearchArguments,
     SearchRound,
     check_features,
-    class_means,
     distances_between,
     search,
     sortable_distances,
@@ -131,7 +131,8 @@ def nearest_means(
 ) -> tuple[NDArray[np.float64], Labels]:
     """Return each pool row's distance to, or mean rank for, the nearest mean of the known classes, and this class."""
     kind = "none" if len(parts) == 1 else fusion
-    means = [class_means(rows, known, num_classes) for rows in parts]
+    is_known = known >= 0
+    means = [group_means(rows[is_known], known[is_known], num_classes) for rows in parts]  # Eq. 2.8, 3.8
     labels = [np.empty(0, dtype=np.int64)]
     nearest = [np.empty((0, len(parts) if kind == "rank" else 1))]
     for start in range(0, len(pool), BLOCK_ROWS):

@@ -15,13 +15,12 @@ from torch import Tensor
 from labelkit.algorithms.attention import keypoint_heatmaps
 from labelkit.algorithms.homographies import as_3x3, compute_view_homographies, move_points
 from labelkit.algorithms.precision import without_autocast
-from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.batch import Batch
 from labelkit.data.decode import BadImageError
 from labelkit.data.keyed_random import KeyedRNG
-from labelkit.data.views.spec import PairPlan, PairTransform, ViewSpec
+from labelkit.data.views.spec import PairPlan
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
-from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.store.array_files import Matches, read_matches
 from labelkit.training.inputs import RunInputs
 
@@ -105,12 +104,6 @@ def compute_crop_box(box: NDArray[np.float64], height: int, width: int, u: NDArr
     start = (low + high) / 2 - side / 2 + _JITTER * side * (2 * u[1:3] - 1)
     start = np.clip(start, 0, sides - side)
     return np.concatenate((2 * start / sides - 1, 2 * (start + side) / sides - 1))
-
-
-def build_second_view_spec(config: TACCCLConfig, data: DataInfo, first: ViewSpec) -> ViewSpec:
-    """Return the spec of the second view, which is a random transform of the first view."""
-    transform = PairTransform(hflip=0.0 if data.chiral or not config.mirror else 0.5)
-    return replace(first, interpolation="bilinear", padding="reflection", follows=transform)
 
 
 class PairGeometry:

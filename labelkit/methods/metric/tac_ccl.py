@@ -17,6 +17,7 @@ are looked up when used. Weights, ranges and learning rates are ours where the p
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,13 @@ from torch import Tensor, nn
 from labelkit.algorithms.homographies import sample_second_views
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.views.spec import ViewSpec
+from labelkit.data.views.spec import PairTransform, ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric.losses import MultiSimilarityLoss
 from labelkit.methods.metric.matched_images import (
     MatchedImages,
     MatchedPairing,
     PairGeometry,
-    build_second_view_spec,
     read_matched_images,
 )
 from labelkit.methods.metric.networks import MetricOutput
@@ -62,9 +62,6 @@ class ContrastiveClusteringLoss(nn.Module):
         - centroids: ``(k, d)`` float, k >= 2; no gradient.
         - returns: ``()`` float32 (float64 is preserved).
 
-    Raises:
-        ValueError: there are fewer than 2 centroids.
-
     Source:
         TAC-CCL, Eq. 4.3. The text below it favors small values of the inverse ratio, that is, ambiguous images;
         we follow the equation.
@@ -72,8 +69,6 @@ class ContrastiveClusteringLoss(nn.Module):
 
     def forward(self, embeddings: Tensor, centroids: Tensor) -> Tensor:
         """Return the mean ratio over the batch."""
-        if len(centroids) < 2:
-            raise ValueError(f"at least 2 centroids are required, got {len(centroids)}")
         with without_autocast(embeddings):
             rows = promote(embeddings)
             centers = centroids.detach().to(rows.dtype)
@@ -202,7 +197,6 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         self.center_loss = ContrastiveClusteringLoss()
         self.attention_loss = TransformedAttentionLoss()
         self.feature_loss = FeatureSimilarityLoss()
-        self.matched: MatchedImages | None = None
         self.use_matches(None)
         self._use_memory, self._use_centers = False, False
         self._attention_sd = torch.tensor(torch.inf)
@@ -229,7 +223,10 @@ class TACCCL(MetricMethod[TACCCLConfig]):
     def views(self) -> tuple[ViewSpec, ...]:
         """Return the training view and, with attention consistency, the second view derived from it."""
         first = train_view(self.config, self.data, self.network.input_spec.size)
-        return (first, build_second_view_spec(self.config, self.data, first)) if self.config.tac else (first,)
+        if not self.config.tac:
+            return (first,)
+        transform = PairTransform(hflip=0.0 if self.data.chiral or not self.config.mirror else 0.5)
+        return first, replace(first, interpolation="bilinear", padding="reflection", follows=transform)
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Cluster the images if due, unless the run was resumed inside the epoch and already has the clusters."""

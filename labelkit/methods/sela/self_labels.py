@@ -194,28 +194,23 @@ class SelfLabels(nn.Module):
         self.potentials(head).copy_(result.potentials)
         # labels + 1, since rows that no process visited are gathered as 0
         table = state.gather_rows(result.cluster_ids + 1, torch.from_numpy(rows), self.pseudo_labels.shape[1]) - 1
-        churn, counts = self._store_labels(head, table)
+        listed = table >= 0
+        churn = (table[listed] != self.pseudo_labels[head].cpu()[listed]).double().mean()
+        counts = torch.bincount(table[listed], minlength=self.num_clusters[head])
+        self.pseudo_labels[head] = table.to(torch.int32).to(self.pseudo_labels.device)
+        self.num_solves[head] += 1
         return {
             "head": head,
             "iterations": result.num_iterations,
             "marginal_error": result.marginal_error,
             "converged": result.converged,
             "cost": result.cost,
-            "churn": churn,
+            "churn": float(churn),
             "min_count": int(counts.min()),
             "max_count": int(counts.max()),
             "empty_clusters": int((counts == 0).sum()),
             "dead": bool((high - low).max() < DEAD_RANGE),
         }
-
-    def _store_labels(self, head: int, table: Tensor) -> tuple[float, Tensor]:
-        """Store a head's new labels (n,); return the share that changed and the cluster sizes (k,)."""
-        before = self.pseudo_labels[head].cpu()
-        listed = table >= 0
-        self.pseudo_labels[head] = table.to(torch.int32).to(self.pseudo_labels.device)
-        self.num_solves[head] += 1
-        churn = float((table[listed] != before[listed]).double().mean())
-        return churn, torch.bincount(table[listed], minlength=self.num_clusters[head])
 
 
 def _measure_scores(

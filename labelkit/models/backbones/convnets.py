@@ -94,7 +94,7 @@ def wide_resnet(
 _MIN_SIDE = 12
 
 
-class _Unit(nn.Module):
+class _Unit(nn.Sequential):
     """Convolution, batch normalization and leaky ReLU."""
 
     def __init__(self, in_channels: int, channels: int, kernel: int, padding: int, weight_norm: bool) -> None:
@@ -103,10 +103,6 @@ class _Unit(nn.Module):
         self.conv: nn.Module = normalize_weight(conv) if weight_norm else conv
         self.bn = nn.BatchNorm2d(channels)
         self.act = nn.LeakyReLU(LEAK)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Apply convolution, batch norm and leaky ReLU to maps (b, c, h, w), giving (b, channels, h', w')."""
-        return self.act(self.bn(self.conv(maps)))
 
 
 def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int = 3) -> StagedNetwork:

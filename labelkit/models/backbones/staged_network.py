@@ -1,5 +1,6 @@
 """Convolutional networks as sequences of modules with average pooling, or of named stages that can be split."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -65,17 +66,12 @@ class StagedNetwork(PooledNetwork):
 
     def __init__(self, stages: Mapping[str, nn.Module], num_features: int) -> None:
         super().__init__()
-        self.stages = nn.Sequential()
-        for name, stage in stages.items():
-            self.stages.add_module(name, stage)
+        self.stages = nn.Sequential(OrderedDict(stages))
         self.num_features = num_features
 
     def pre(self, images: Tensor) -> Tensor:
         """Compute the input maps (b, c', h', w') of the last stage from images."""
-        maps = images
-        for stage in self.stages[:-1]:
-            maps = stage(maps)
-        return maps
+        return self.stages[:-1](images)
 
     def post(self, maps: Tensor) -> Tensor:
         """Compute features from the last stage's input maps: ``post(pre(images))`` equals ``forward(images)``."""

@@ -9,7 +9,7 @@ import hashlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -263,18 +263,17 @@ def _faults(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> tuple[
 
 def _further_blocks(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> list[str]:
     """Return the blocks in a file that continue a sequence of numbered blocks of the network, such as ``layer1.2``."""
-    last: dict[str, int] = {}  # only blocks of named layers, since a sequence of layers may end in another head
-    for name in target:
-        for part in re.finditer(r"\.(\d+)(?=\.\w+\.)", name):
-            stage = name[: part.start()]
-            last[stage] = max(last.get(stage, 0), int(part[1]))
-    found: dict[str, None] = {}
-    for name in state:
-        for part in re.finditer(r"\.(\d+)(?=\.\w+\.)", name):
-            stage = name[: part.start()]
-            if int(part[1]) > last.get(stage, int(part[1])):
-                found[name[: part.end()]] = None
-    return list(found)
+
+    def blocks(names: Iterable[str]) -> Iterator[tuple[str, int]]:
+        # only blocks of named layers, since a sequence of layers may end in another head
+        parts = ((name, part) for name in names for part in re.finditer(r"\.(\d+)(?=\.\w+\.)", name))
+        return ((name[: part.start()], int(part[1])) for name, part in parts)
+
+    last: dict[str, int] = {}
+    for stage, number in blocks(target):
+        last[stage] = max(last.get(stage, 0), number)
+    further = (f"{stage}.{number}" for stage, number in blocks(state) if number > last.get(stage, number))
+    return list(dict.fromkeys(further))
 
 
 def _describe(

@@ -13,6 +13,7 @@ from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
 from labelkit.models.backbones.vit import find_patch_embedding
 from labelkit.models.inference import InferenceNetwork
+from labelkit.models.seeding import seeded_init
 from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelRescaler, UperNetHead, extract_level_maps
 
 _BLOCKS, _HIDDEN = 3, 256
@@ -28,8 +29,7 @@ def build_segmentation_head(kind: str, width: int, num_classes: int, seed: int) 
         - features: ``(b, f, rows, cols)`` float.
         - returns: logits ``(b, c, rows, cols)``; for ``fcn`` ``(b, c, 8 rows, 8 cols)``.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded_init(seed):
         blocks: list[nn.Module] = []
         for number in range(_BLOCKS if kind == "fcn" else 0):
             for given, kernel in ((_HIDDEN if number else width, 1), (_HIDDEN, 3), (_HIDDEN, 1)):
@@ -75,8 +75,7 @@ class Segmenter(nn.Module):
         if kind not in _OF_LEVELS:
             self.head = build_segmentation_head(kind, widths[0], num_classes, seed)
         else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+            with seeded_init(seed):
                 if find_patch_embedding(self.backbone.net) is not None:
                     self.sizes = LevelRescaler(widths[0])
                 self.head = _OF_LEVELS[kind](widths, num_classes)

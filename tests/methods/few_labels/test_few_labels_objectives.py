@@ -1,7 +1,6 @@
 """MixMatch and FreeMatch as objectives: which statistics move, who gets gradients, and values by plain loops."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from labelkit.methods.few_labels.freematch import FreeMatchObjective
 from labelkit.methods.few_labels.losses import sharpen
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
 from labelkit.methods.few_labels.options import FreeMatchConfig
-from labelkit.methods.few_labels.recipe import StudentNetwork, StudentNetworks, check_equal_label_counts
+from labelkit.methods.few_labels.recipe import StudentNetwork, StudentNetworks
 from labelkit.models.ema import slow_copy
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
@@ -194,10 +193,3 @@ def test_labeled_images_that_processes_cannot_share_equally_are_refused(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="--labeled-batch-size: 7 cannot be divided among 2 processes"):
         make(name, labeled_batch_size=7, **options)
-
-
-def test_labeled_images_of_a_batch_are_divided_equally_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelkit.methods.few_labels.recipe.count_processes", lambda: 2)
-    check_equal_label_counts(SimpleNamespace(labeled_batch_size=4))  # type: ignore[arg-type]  # all that it looks at
-    with pytest.raises(ConfigError, match="3 cannot be divided among 2 processes"):
-        check_equal_label_counts(SimpleNamespace(labeled_batch_size=3))  # type: ignore[arg-type]
