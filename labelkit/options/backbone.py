@@ -5,16 +5,14 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from labelkit.options.base import StageConfig, panel
+from labelkit.options.base import MODEL, MONITOR, StageConfig
 from labelkit.options.training import RunConfig, TrainConfig
-
-_REUSE = panel("Model")
 
 
 class ReuseOptions(StageConfig):
     """Options for caching the outputs of the frozen first part of a network."""
 
-    reuse_frozen: int | None = _REUSE(
+    reuse_frozen: int | None = MODEL(
         None,
         "Number of views per image for which the frozen part's output is cached on disk, next to the run. Every epoch "
         "draws from these views; the frozen part runs only once. Default: new views in every epoch.",
@@ -22,7 +20,7 @@ class ReuseOptions(StageConfig):
         le=1024,
         before=None,
     )
-    reuse_dtype: Literal["float16", "float32"] = _REUSE(
+    reuse_dtype: Literal["float16", "float32"] = MODEL(
         "float16",
         "Data type of the cache (with --reuse-frozen). float16 takes half the space; float32 keeps full precision.",
         before="float16",
@@ -38,7 +36,7 @@ class ReuseOptions(StageConfig):
 class FreezeOptions(ReuseOptions):
     """Options for freezing the first stages of a backbone."""
 
-    freeze_stages: int = _REUSE(
+    freeze_stages: int = MODEL(
         0,
         "Number of backbone stages to freeze, counted from the input, with all earlier layers and their running "
         "statistics. Stages are layer1 to layer4 in a ResNet, blocks.0 to blocks.6 in an EfficientNet. 0: train all.",
@@ -53,17 +51,13 @@ class FreezeOptions(ReuseOptions):
         return self
 
 
-_MODEL = panel("Model")
-_MONITOR = panel("Monitor")
-
-
 class BackboneOptions(StageConfig):
     """Options for the backbone and its initial weights."""
 
-    backbone: str = _MODEL("resnet50", "Name of the backbone; see `labelkit list backbones`.")
-    pretrained: bool = _MODEL(False, "Initialize with pretrained weights from the hub.")
-    weights: Path | None = _MODEL(None, "Initialize with the weights in this .safetensors or .pth file.")
-    image_size: int | None = _MODEL(None, "View size in pixels. Default: the backbone's input size.", ge=8, le=2048)
+    backbone: str = MODEL("resnet50", "Name of the backbone; see `labelkit list backbones`.")
+    pretrained: bool = MODEL(False, "Initialize with pretrained weights from the hub.")
+    weights: Path | None = MODEL(None, "Initialize with the weights in this .safetensors or .pth file.")
+    image_size: int | None = MODEL(None, "View size in pixels. Default: the backbone's input size.", ge=8, le=2048)
 
     @property
     def view_size(self) -> int | None:
@@ -74,10 +68,10 @@ class BackboneOptions(StageConfig):
 class PixelOptions(StageConfig):
     """Options for pixel normalization, to match published code whose values differ from the backbone's."""
 
-    pixel_mean: tuple[float, ...] | None = _MODEL(
+    pixel_mean: tuple[float, ...] | None = MODEL(
         None, "Pixel mean in [0, 1]: one value, or one per channel. Default: the backbone's."
     )
-    pixel_std: tuple[float, ...] | None = _MODEL(
+    pixel_std: tuple[float, ...] | None = MODEL(
         None, "Pixel standard deviation: one value, or one per channel. Default: the backbone's."
     )
 
@@ -95,7 +89,7 @@ class PixelOptions(StageConfig):
 class BackboneRunConfig(BackboneOptions, RunConfig):
     """Options for training a backbone, with evaluation on held-out images."""
 
-    eval_split: str = _MONITOR(
+    eval_split: str = MONITOR(
         "auto",
         "Split to evaluate on during training. auto: test if it exists, otherwise val, but never the training split; "
         "none: no evaluation.",

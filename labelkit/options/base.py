@@ -68,7 +68,6 @@ class StageConfig(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _parse_text(cls, value: object, info: ValidationInfo) -> object:
-        """Convert text from the shell or YAML to the type of the field."""
         if info.field_name is None:
             return value
         return parse_text(cls.model_fields[info.field_name].annotation, value)
@@ -93,11 +92,8 @@ def no_effect_reason(config: StageConfig, name: str) -> str:
     rules = (vars(base).get("acts_with", {}) for base in type(config).__mro__)
     other, *values = next((table[name] for table in rules if name in table), ()) or ("",)
     value = getattr(config, other, None)
-    if (
-        not other
-        or (value in values if values else value)
-        or getattr(config, name) == type(config).model_fields[name].default
-    ):
+    is_met = value in values if values else value
+    if not other or is_met or getattr(config, name) == type(config).model_fields[name].default:
         return ""
     if values == [None]:
         return f"with {flag(other)}"
@@ -116,9 +112,9 @@ def retired_options(config_class: type[StageConfig]) -> dict[str, object]:
     import yaml  # not needed for --help
 
     table = yaml.safe_load(Path(__file__).with_name("retired.yaml").read_text(encoding="utf-8"))
-    found = {
-        name: value for base in reversed(config_class.__mro__) for name, value in table.get(base.__name__, {}).items()
-    }
+    found: dict[str, object] = {}
+    for base in reversed(config_class.__mro__):
+        found |= table.get(base.__name__, {})
     return {name: value for name, value in found.items() if name not in config_class.model_fields}
 
 
@@ -127,13 +123,13 @@ def equals_constant(constant: object, value: object) -> bool:
     return constant == "*" or format_value(value) == format_value(constant)
 
 
-def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
+def panel(name: str | None, *, preset: bool = True) -> Callable[..., Any]:
     """Return a field factory for one panel of ``--help``, which takes a default and a description.
 
     It accepts arguments of `Field` and the properties in `StageConfig`: ``_LOSS(0.5, "Weight.", ge=0, before=1.0)``.
 
     Args:
-        name: heading of the panel.
+        name: heading of the panel; None: the general one.
         preset: whether presets and config files may set the fields.
     """
 
@@ -144,6 +140,12 @@ def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
         )
 
     return field
+
+
+DATA, IMAGES, MODEL, MONITOR, PATCHES, RUN = map(panel, ("Data", "Images", "Model", "Monitor", "Patches", "Run"))
+LABELS, OUTPUT, RUN_ONLY, STORE = (panel(name, preset=False) for name in ("Labels", "Output", "Run", "Store"))
+OPTION = panel(None)
+"""Field factories for the panels that several commands have, and for options without a panel of their own."""
 
 
 def override_default(parent: type[StageConfig], name: str, default: object) -> Any:
@@ -255,9 +257,7 @@ def format_value(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
         text = str(value)
     if longest is not None and len(text) > longest:
         text = text[: longest - 3] + "..."
-    if not text or not text.isprintable() or text != text.strip():
-        return repr(text)
-    return text
+    return text if text and text.isprintable() and text == text.strip() else repr(text)
 
 
 def command_words(config: StageConfig) -> list[str]:
@@ -286,10 +286,8 @@ def validation_message(error: Mapping[str, Any]) -> str:
 
 
 def _limits(field: FieldInfo) -> dict[str, Any]:
-    found = {
-        name: getattr(limit, name, None) for limit in field.metadata for name in _LIMIT_SYMBOLS if hasattr(limit, name)
-    }
-    return {name: limit for name, limit in found.items() if limit is not None}
+    found = ((name, getattr(limit, name, None)) for limit in field.metadata for name in _LIMIT_SYMBOLS)
+    return {name: limit for name, limit in found if limit is not None}
 
 
 def _members(annotation: object) -> tuple[object, ...]:

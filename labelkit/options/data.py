@@ -6,10 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from labelkit.options.base import panel
+from labelkit.options.base import DATA
 from labelkit.options.shared import DatasetOptions, ListingOptions
-
-_DATA = panel("Data")
 
 
 class DataConfig(ListingOptions, DatasetOptions):
@@ -18,71 +16,71 @@ class DataConfig(ListingOptions, DatasetOptions):
     #: Value that ``label_split`` auto stands for with a fully labeled registered dataset.
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
 
-    download: bool = _DATA(False, "Download a registered dataset to --data-root if it is missing.")
-    split: str = _DATA("auto", "Split to use, or all. auto: train if it exists, otherwise all.")
-    holdout: float | Literal["odd", "auto"] | None = _DATA(
+    download: bool = DATA(False, "Download a registered dataset to --data-root if it is missing.")
+    split: str = DATA("auto", "Split to use, or all. auto: train if it exists, otherwise all.")
+    holdout: float | Literal["odd", "auto"] | None = DATA(
         None,
         "Hold out a test split if the dataset has none, or with --pool-splits: a fraction in (0, 1) of each class, "
         "drawn with --split-seed, or odd (every second image). The remaining images form the train split. auto: 0.2 "
         "for a dataset without splits, otherwise none.",
     )
-    pool_splits: bool = _DATA(
+    pool_splits: bool = DATA(
         False, "Draw the --holdout split from all images and ignore the dataset's own splits.", before=False
     )
-    holdout_classes: tuple[str, ...] | None = _DATA(
+    holdout_classes: tuple[str, ...] | None = DATA(
         None,
         "Use whole classes as the test split and the remaining classes as the train split. half: the second half, as "
         "published for cub and scars; first-half: the first half; or names, patterns ('Greek_*') and 0-based numbers "
         "('5-9').",
     )
-    label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = DATA(
         "auto",
         "Labels that training may use. gcd: labels of a fraction --label-ratio of the images in the old classes; "
         "few-labels: --num-labels in total, divided equally among the classes; given: all existing labels; none: no "
         "labels. auto: few-labels with --num-labels; gcd with its options and for registered datasets; given for your "
         "own folder or CSV.",
     )
-    num_old_classes: int | None = _DATA(
+    num_old_classes: int | None = DATA(
         None,
         "Number of labeled classes (with --label-split gcd): the first classes in the benchmark's published order, or "
         "else in class order. Default: as defined for the dataset, otherwise half of the classes.",
         ge=1,
     )
-    old_classes: tuple[str, ...] | None = _DATA(
+    old_classes: tuple[str, ...] | None = DATA(
         None,
         "Labeled classes (with --label-split gcd), instead of --num-old-classes: comma-separated names, patterns "
         "('Greek_*') and 0-based numbers ('5-9'); half (the second half) or first-half; or a file NAME.txt with one "
         "class per line.",
     )
-    label_ratio: float = _DATA(
+    label_ratio: float = DATA(
         0.5,
         "Fraction of the images in the old classes to label (with --label-split gcd). They are sampled from the pooled "
         "old classes, as published, so a rare class may get no label. Presets set the published value.",
         gt=0,
         le=1,
     )
-    num_labels: int | None = _DATA(
+    num_labels: int | None = DATA(
         None, "Total number of labels, divided equally among the classes (with --label-split few-labels).", ge=1
     )
-    max_per_class: int | None = _DATA(
+    max_per_class: int | None = DATA(
         None,
         "Maximum number of images per class; the first in id order are used. Images without a known class count as "
         "one class.",
         ge=1,
     )
-    imbalance_factor: float | None = _DATA(
+    imbalance_factor: float | None = DATA(
         None,
         "Subsample the training set to a long-tailed class distribution. The value is the size of the rarest class "
         "divided by that of the most frequent class, such as 0.01.",
         gt=0,
         le=1,
     )
-    split_seed: int = _DATA(0, "Random seed for splits and labels, independent of --seed.", ge=0)
-    label_seed: int | None = _DATA(
+    split_seed: int = DATA(0, "Random seed for splits and labels, independent of --seed.", ge=0)
+    label_seed: int | None = DATA(
         None, "Random seed for drawing --num-labels; does not affect --holdout. Default: --split-seed.", ge=0
     )
-    max_bad: float = _DATA(0.01, "Maximum fraction of unreadable images; these are skipped and listed.", ge=0, lt=1)
-    strict: bool = _DATA(False, "Fail on the first unreadable image.")
+    max_bad: float = DATA(0.01, "Maximum fraction of unreadable images; these are skipped and listed.", ge=0, lt=1)
+    strict: bool = DATA(False, "Fail on the first unreadable image.")
 
     @field_validator("holdout")
     @classmethod

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import flag, panel
+from labelkit.options.base import IMAGES, MODEL, PATCHES, RUN, RUN_ONLY, STORE, flag, panel
 from labelkit.options.data import DataConfig
 from labelkit.options.memory import ProcessesConfig
 from labelkit.options.model import ModelConfig
@@ -19,12 +19,6 @@ from labelkit.options.shared import (
     ThreadsOption,
 )
 
-_STORE = panel("Store", preset=False)
-_MODEL = panel("Model")
-_RUN = panel("Run")
-_RUN_ONLY = panel("Run", preset=False)
-_IMAGES = panel("Images")
-_PATCHES = panel("Patches")
 _VIEWS = panel("Views")
 
 #: Options that can be combined with ``--index``.
@@ -47,30 +41,30 @@ class EmbedConfig(
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
 
-    index: Path | None = _STORE(
+    index: Path | None = STORE(
         None,
         "Store (NAME.h5) whose embeddings to use as input in place of images. --checkpoint must then come from a run "
         "trained on embeddings (`labelkit train METHOD --index`).",
         aliases=["--store"],
     )
-    max_images: int | None = _IMAGES(None, "Maximum number of images, selected at even intervals. Default: all.", ge=1)
-    logits: bool = _MODEL(True, "Also store the classifier's logits, if the model has a classifier.")
-    last_blocks: int = _MODEL(
+    max_images: int | None = IMAGES(None, "Maximum number of images, selected at even intervals. Default: all.", ge=1)
+    logits: bool = MODEL(True, "Also store the classifier's logits, if the model has a classifier.")
+    last_blocks: int = MODEL(
         1,
         "Concatenate the normalized class tokens of the last N blocks of a ViT (4 for ViT-S in DINO's linear "
         "evaluation). 1: the model's own embedding.",
         ge=1,
     )
-    mean_patch: bool = _MODEL(
+    mean_patch: bool = MODEL(
         False,
         "Concatenate a ViT's class token with the mean of its patch tokens (as in DINO's linear evaluation of ViT-B).",
     )
-    dtype: Literal["float32", "float16"] = _RUN("float32", "Data type of the stored embeddings.")
-    dense: bool = _PATCHES(False, "Also store patch features (the feature map of each image).")
-    patches_per_image: int | None = _PATCHES(
+    dtype: Literal["float32", "float16"] = RUN("float32", "Data type of the stored embeddings.")
+    dense: bool = PATCHES(False, "Also store patch features (the feature map of each image).")
+    patches_per_image: int | None = PATCHES(
         None, "Number of patches per image to store (with --dense), drawn at random. Default: all.", ge=1
     )
-    patch_dtype: Literal["float16", "float32"] = _PATCHES(
+    patch_dtype: Literal["float16", "float32"] = PATCHES(
         "float16", "Data type of the stored patch features (with --dense)."
     )
     views: int | None = _VIEWS(
@@ -86,34 +80,34 @@ class EmbedConfig(
         "blur; digits: small rotations, shifts and zooms. auto: digits for digits and characters, otherwise box.",
     )
     view_seed: int = _VIEWS(0, "Random seed for the views (with --views).", ge=0)
-    batch_size: int | None = _RUN(
+    batch_size: int | None = RUN(
         None,
         "Number of images per forward pass; a resumed run keeps its value. Default: 16 on a CPU, 256 on a GPU.",
         ge=1,
     )
-    runtime: Literal["auto", "torch", "onnx"] = _RUN(
+    runtime: Literal["auto", "torch", "onnx"] = RUN(
         "auto",
         "Inference engine. onnx: ONNX Runtime in float32 on a CPU. auto: onnx for networks with depthwise "
         "convolutions (EfficientNet) and at least 200 images, otherwise torch. A resumed run keeps its engine.",
     )
-    fast_decode: bool = _RUN(
+    fast_decode: bool = RUN(
         False,
         "Decode large JPEGs at a reduced size, at least twice the network's input size. This is faster, and the "
         "embeddings are almost identical to those from full decoding (cosine similarity above 0.999).",
     )
-    part_rows: int = _RUN(1024, "Number of embeddings written at a time; a killed run loses at most this many.", ge=1)
-    reuse: tuple[Path, ...] | None = _RUN_ONLY(
+    part_rows: int = RUN(1024, "Number of embeddings written at a time; a killed run loses at most this many.", ge=1)
+    reuse: tuple[Path, ...] | None = RUN_ONLY(
         None,
         "Comma-separated stores created with the same model, from which to copy the embeddings of identical image "
         "files, even if the files were renamed. Default: none.",
         min_length=1,
     )
-    extend: Path | None = _RUN_ONLY(
+    extend: Path | None = RUN_ONLY(
         None,
         "Sharded store to extend, created with the same model. --out contains its shards, linked rather than "
         "rewritten, and one new shard (or --shards N) for images with new names. Default: none.",
     )
-    dry_run: bool = _RUN_ONLY(False, "Show the configuration, image counts, memory and time, without writing anything.")
+    dry_run: bool = RUN_ONLY(False, "Show the configuration, image counts, memory and time, without writing anything.")
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:

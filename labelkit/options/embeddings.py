@@ -68,16 +68,15 @@ class EmbeddingInputOptions(LabelsOption):
 
     @model_validator(mode="after")
     def _rows_or_images(self) -> Self:
+        fields = type(self).model_fields
         if self.index is None:
             for name in ("head_layers", "head_width", "row_views", *_AUGMENTATION_OPTIONS):
-                field = type(self).model_fields.get(name)
-                if field is not None and getattr(self, name) != field.default:
+                if name in fields and getattr(self, name) != fields[name].default:
                     raise ValueError(f"{flag(name)} applies only to training on embeddings: pass --index, or remove it")
             return self
         if str(getattr(self, "dataset", "")) != str(self.index):
             raise ValueError("--index and --dataset cannot be combined: pass either a store or images")
         for name in (*_IMAGE_OPTIONS, *self.row_excluded_options):
-            fields = type(self).model_fields
             if name in fields and name not in self.row_image_options and getattr(self, name) != fields[name].default:
                 raise ValueError(f"{flag(name)} applies only to training on images: remove it, or --index")
         if self.row_views == "on" and (changed := self.overridden_option()):

@@ -5,10 +5,7 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
-from labelkit.options.base import StageConfig, panel
-
-_RUN = panel("Run")
-_RUN_ONLY = panel("Run", preset=False)
+from labelkit.options.base import RUN, RUN_ONLY, StageConfig
 
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([KMGT]I?B|B)?", re.IGNORECASE | re.ASCII)
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -33,7 +30,7 @@ def parse_size(text: str) -> int:
 class MemoryConfig(StageConfig):
     """Option for a memory limit, which sets block sizes; see ``labelkit.commands.common.embeddings``."""
 
-    max_memory: str | None = _RUN(
+    max_memory: str | None = RUN(
         None,
         "Memory limit, such as 2GiB or 500MB; a plain number is in GiB. Embeddings larger than half of this limit "
         "are read in blocks. Default: hold all embeddings in memory.",
@@ -60,13 +57,13 @@ class MemoryConfig(StageConfig):
 class ProcessesConfig(StageConfig):
     """Options for parallel processing, which does not affect the result."""
 
-    processes: int = _RUN_ONLY(
+    processes: int = RUN_ONLY(
         1,
         "Number of parallel processes, each of which works on one part at a time; for `embed` with several GPUs, one "
         "process per GPU. The result does not depend on this number.",
         ge=1,
     )
-    ray_address: str | None = _RUN_ONLY(
+    ray_address: str | None = RUN_ONLY(
         None,
         "Ray cluster to distribute the work over: the address printed by `ray start --head`, auto, or local (this "
         "machine only). All nodes must have access to the same files. If a node is lost, others take over its parts.",

@@ -5,34 +5,32 @@ from typing import Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, panel
-
-_MODEL = panel("Model")
+from labelkit.options.base import MODEL, StageConfig
 
 
 class ModelConfig(StageConfig):
     """Options for the network and its weights."""
 
-    checkpoint: Path | None = _MODEL(
+    checkpoint: Path | None = MODEL(
         None,
         "Run folder from `labelkit train`, or a checkpoint in it. Images from the run's dataset stay in the split "
         "that they had in the run.",
     )
-    backbone: str | None = _MODEL(
+    backbone: str | None = MODEL(
         None,
         "Backbone to use instead of --checkpoint: a name; names joined as A+B, to concatenate their features; pixels "
         "(the resized image itself); or auto (the best backbone with weights on this machine, in the hub's cache or "
         "an installed package). Default: auto.",
     )
-    pretrained: bool = _MODEL(
+    pretrained: bool = MODEL(
         False, "Use published weights for --backbone, from this machine if available, otherwise from the hub."
     )
-    weights: Path | None = _MODEL(None, "File with weights for --backbone.")
-    random_weights: bool = _MODEL(False, "Use random weights for --backbone, as a baseline.")
-    image_size: int | None = _MODEL(
+    weights: Path | None = MODEL(None, "File with weights for --backbone.")
+    random_weights: bool = MODEL(False, "Use random weights for --backbone, as a baseline.")
+    image_size: int | None = MODEL(
         None, "Input size in pixels. Default: the backbone's, except 224 for DINOv2 (published: 518).", ge=1, le=2048
     )
-    seed: int = _MODEL(0, "Random seed for the weights of an untrained network.", ge=0)
+    seed: int = MODEL(0, "Random seed for the weights of an untrained network.", ge=0)
 
     @model_validator(mode="after")
     def _check_one_model(self) -> Self:

@@ -89,12 +89,10 @@ def resolve(
 
     file_values: dict[str, object] = {}
     if config_file is not None:
-        file_values, retired = _read(config_file, str(config_file), faults), retired_options(config_class)
-        file_values = {
-            key: value
-            for key, value in file_values.items()
-            if key not in retired or not equals_constant(retired[key], value)
-        }
+        retired = retired_options(config_class).items()
+        file_values = _read(config_file, str(config_file), faults)
+        for key in [key for key, value in retired if key in file_values and equals_constant(value, file_values[key])]:
+            del file_values[key]
 
     preset_values: dict[str, object] = {}
     preset_path: Path | None = None
@@ -139,14 +137,11 @@ def resolve(
 def shipped_presets() -> Path | None:
     """Return the folder of the bundled presets, or None if there is none."""
     package = Path(__file__).resolve().parent.parent
-    inside = package / "presets"
-    if inside.is_dir():
-        return inside
-    beside = package.parent / "presets"
+    places = [package / "presets"]
     # An unrelated "presets" folder may be next to an installed package; a source tree has this file.
-    if beside.is_dir() and (package.parent / "pyproject.toml").is_file():
-        return beside
-    return None
+    if (package.parent / "pyproject.toml").is_file():
+        places.append(package.parent / "presets")
+    return next(filter(Path.is_dir, places), None)
 
 
 def preset_folder_name(command: tuple[str, ...]) -> str:
@@ -200,11 +195,7 @@ def _read(path: Path, name: str, faults: list[ConfigError]) -> dict[str, object]
         return {}
 
 
-def _choose_preset(
-    config_class: type[StageConfig],
-    preset: str | None,
-    values: Mapping[str, object],
-) -> Path | None:
+def _choose_preset(config_class: type[StageConfig], preset: str | None, values: Mapping[str, object]) -> Path | None:
     available = available_presets(config_class)
     if preset is not None:
         if preset in available:
@@ -277,11 +268,9 @@ def _check_source(
         for key, details in problems.items():
             # A union reports one error for each of its members.
             messages = " or ".join(dict.fromkeys(validation_message(detail) for detail in details))
-            remedy = ""
-            for detail in details:
-                if detail["type"] == "literal_error":
-                    close = closest_name(str(detail["input"]), choices(fields[key].annotation))
-                    remedy = f"Did you mean `{close}`?" if close else ""
+            wrong = [str(detail["input"]) for detail in details if detail["type"] == "literal_error"]
+            close = closest_name(wrong[0], choices(fields[key].annotation)) if wrong else None
+            remedy = f"Did you mean `{close}`?" if close else ""
             faults.append(_fault(where[key], key, f"{messages} (value {format_value(known[key])})", remedy))
     return faults
 
@@ -302,8 +291,7 @@ def _check_combination(
             value = format_value(values.get(key, config_class.model_fields[key].default))
             faults.append(ConfigError(origins[key], f"{key}: {validation_message(dict(detail))} (value {value})"))
             continue
-        context = detail.get("ctx", {})
-        message = str(context["error"]) if "error" in context else str(detail["msg"])
+        message = validation_message(dict(detail))
         command = " ".join(("labelkit", *config_class.command))
         # the origins of all fields named in the message, except defaults
         words = {word.strip("-").replace("-", "_") for word in re.findall(r"[\w-]+", message)}

@@ -6,25 +6,15 @@ Larger groups of options have their own modules: ``backbone``, ``data``, ``gate`
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
-from pydantic.config import JsonDict
+from pydantic import AfterValidator, field_validator, model_validator
 
 from labelkit.files import read_json_object
-from labelkit.options.base import StageConfig, panel
+from labelkit.options.base import DATA, IMAGES, LABELS, OPTION, OUTPUT, RUN, STORE, StageConfig, panel
 
-_STORE = panel("Store", preset=False)
-_LABELS = panel("Labels", preset=False)
-_DATA = panel("Data")
-_IMAGES = panel("Images")
-_OUTPUT = panel("Output", preset=False)
-_RUN = panel("Run")
 _EARLIER = panel("Earlier run", preset=False)
 
 RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 """Regular expression for result names."""
-
-STORE: JsonDict = {"panel": "Store", "preset": False, "aliases": ["--store"]}
-"""Properties of every field ``index``, with an alias: to users, it is a store, not a search index."""
 
 
 def _known_device(device: str) -> str:
@@ -56,7 +46,7 @@ def find_newest_store(folder: Path) -> Path | None:
 class IndexOption(StageConfig):
     """Option for the store that a command reads."""
 
-    index: Path = _STORE(
+    index: Path = STORE(
         ...,
         "Store to read (NAME.h5), or an output folder of `labelkit start`, whose newest finished store is read.",
         aliases=["--store"],
@@ -71,7 +61,7 @@ class IndexOption(StageConfig):
 class LabelColumnOption(StageConfig):
     """Option for the label column of a CSV file."""
 
-    label_column: str | None = _LABELS(
+    label_column: str | None = LABELS(
         None,
         "Column that contains the labels in --labels FILE, or in the CSV or Parquet files of --dataset. Default: "
         "label, class or category.",
@@ -81,7 +71,7 @@ class LabelColumnOption(StageConfig):
 class LabelsOption(LabelColumnOption):
     """Options for commands that read labels from a file or from a result of ``labelkit label``."""
 
-    labels: Path | None = _LABELS(
+    labels: Path | None = LABELS(
         None,
         "CSV with a path and a label column, or the name of a result of `labelkit label` (newest: the last of labels, "
         "labels-2, ...). Default: the labels in the store.",
@@ -91,29 +81,29 @@ class LabelsOption(LabelColumnOption):
 class AddedLabelsOption(LabelsOption):
     """Options for commands that learn from labels in the store and additional labels."""
 
-    own_labels: bool = _LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
+    own_labels: bool = LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
 
 
 class SplitOption(StageConfig):
     """Option that restricts a command to one split of a store."""
 
-    split: str = Field("all", description="Split to use, or all.")
+    split: str = OPTION("all", "Split to use, or all.")
 
 
 class NormalizeOption(StageConfig):
     """Option that normalizes embeddings to unit length."""
 
-    normalize: bool = Field(True, description="Normalize all embeddings to unit length first.")
+    normalize: bool = OPTION(True, "Normalize all embeddings to unit length first.")
 
 
 class NewClassesOption(StageConfig):
     """Option for the number of classes without labeled images."""
 
-    new_classes: str = Field(
+    new_classes: str = OPTION(
         "auto",
-        pattern="^(auto|none|some|[1-9][0-9]{0,5})$",
-        description="Number of classes without labeled images: a number; none; some (estimate the number); or auto "
+        "Number of classes without labeled images: a number; none; some (estimate the number); or auto "
         "(first test whether there are any).",
+        pattern="^(auto|none|some|[1-9][0-9]{0,5})$",
     )
 
     @model_validator(mode="after")
@@ -126,21 +116,20 @@ class NewClassesOption(StageConfig):
 class DatasetOptions(StageConfig):
     """Options for the dataset whose images a command reads."""
 
-    dataset: str = _DATA(
+    dataset: str = DATA(
         "digits",
         "Name of a dataset (see `labelkit list datasets`), folder of images or class folders, CSV with columns "
         "path,label[,split], or archives such as shards/{000..099}.tar. An empty label means unlabeled.",
     )
-    data_root: Path = _DATA(
-        Path("data"),
-        "Folder that contains the registered datasets. Paths in a CSV may also be relative to it.",
+    data_root: Path = DATA(
+        Path("data"), "Folder that contains the registered datasets. Paths in a CSV may also be relative to it."
     )
 
 
 class ListingOptions(StageConfig):
     """Options for listing images in folders or files."""
 
-    exclude: tuple[str, ...] = _DATA(
+    exclude: tuple[str, ...] = DATA(
         (),
         "Skip images and folders whose name matches one of these comma-separated patterns, such as "
         "'thumbs,*_mask.png'. A pattern with / is matched against the path within the dataset.",
@@ -155,13 +144,13 @@ class ListingOptions(StageConfig):
 class MaxImagesOption(StageConfig):
     """Option that limits the number of images that a command uses."""
 
-    max_images: int | None = _DATA(None, "Maximum number of images per split, drawn at random with --seed.", ge=1)
+    max_images: int | None = DATA(None, "Maximum number of images per split, drawn at random with --seed.", ge=1)
 
 
 class EvalSplitOption(StageConfig):
     """Option for commands that train on one split and score another."""
 
-    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val if it exists, otherwise test.")
+    eval_split: str = DATA("auto", "Split to evaluate on; auto: val if it exists, otherwise test.")
 
 
 IMAGES_PER_SHEET: Final = 6
@@ -171,26 +160,26 @@ IMAGES_PER_SHEET: Final = 6
 class ScoresOutOptions(StageConfig):
     """Option for commands that write their scores to a file."""
 
-    out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data to this JSON file.", makes="json")
+    out: Path | None = OUTPUT(None, "Also write scores, protocol, network and data to this JSON file.", makes="json")
 
 
 class StoredImagesOptions(StageConfig):
     """Options for commands that read the images of a store again, for instance to display them."""
 
-    dataset: str | None = _IMAGES(None, "Dataset that contains the images, if they were moved after `labelkit embed`.")
-    data_root: Path = _IMAGES(Path("data"), "Folder that contains the registered datasets for --dataset.")
+    dataset: str | None = IMAGES(None, "Dataset that contains the images, if they were moved after `labelkit embed`.")
+    data_root: Path = IMAGES(Path("data"), "Folder that contains the registered datasets for --dataset.")
 
 
 class DeviceOption(StageConfig):
     """Option for the compute device."""
 
-    device: Device = _RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.")
+    device: Device = RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.")
 
 
 class WorkersOption(StageConfig):
     """Option for the number of data-loading workers."""
 
-    num_workers: int | None = _RUN(
+    num_workers: int | None = RUN(
         None,
         "Number of worker processes that decode images. Default: one per core, up to 8, if /dev/shm has enough space; "
         "0 for images in memory and for fewer than 500 images.",
@@ -202,46 +191,44 @@ class WorkersOption(StageConfig):
 class PrecisionOptions(WorkersOption):
     """Options for the precision and data loading of commands that train a network."""
 
-    precision: Literal["float32", "bf16", "fp16"] = _RUN("float32", "Floating-point precision of the network.")
+    precision: Literal["float32", "bf16", "fp16"] = RUN("float32", "Floating-point precision of the network.")
 
 
 class ThreadsOption(StageConfig):
     """Option for the number of CPU threads."""
 
-    threads: int | None = _RUN(None, "Number of CPU threads. Default: PyTorch's default.", ge=1)
+    threads: int | None = RUN(None, "Number of CPU threads. Default: PyTorch's default.", ge=1)
 
 
 class BootstrapOptions(StageConfig):
     """Options for bootstrap confidence intervals."""
 
-    bootstrap: int = Field(
-        1000, ge=0, description="Number of bootstrap resamples for 95% confidence intervals; 0: no intervals."
-    )
-    seed: int = Field(0, ge=0, description="Random seed for the bootstrap.")
+    bootstrap: int = OPTION(1000, "Number of bootstrap resamples for 95% confidence intervals; 0: no intervals.", ge=0)
+    seed: int = OPTION(0, "Random seed for the bootstrap.", ge=0)
 
 
 class PerClassOption(StageConfig):
     """Option to show per-class scores."""
 
-    per_class: bool = Field(False, description="Also show per-class scores.")
+    per_class: bool = OPTION(False, "Also show per-class scores.")
 
 
 class TableOption(StageConfig):
     """Option to write results as a CSV table."""
 
-    csv: Path | None = _OUTPUT(None, "CSV to write. Default: INDEX.RESULT.csv next to the store.", makes="csv")
+    csv: Path | None = OUTPUT(None, "CSV to write. Default: INDEX.RESULT.csv next to the store.", makes="csv")
 
 
 class StoreOutOption(StageConfig):
     """Option for the store that a command writes."""
 
-    out: Path = _OUTPUT(..., "Store to write, NAME.h5.", makes="store")
+    out: Path = OUTPUT(..., "Store to write, NAME.h5.", makes="store")
 
 
 class ShardsOptions(StageConfig):
     """Option for commands that can write a store as several files."""
 
-    shards: int | None = _OUTPUT(
+    shards: int | None = OUTPUT(
         None,
         "Number of files to split the store into, in NAME.h5.shards; NAME.h5 is their index. Default: one file.",
         ge=1,
@@ -252,7 +239,7 @@ class ShardsOptions(StageConfig):
 class OverwriteOption(StageConfig):
     """Option to overwrite existing output files."""
 
-    overwrite: bool = _OUTPUT(False, "Overwrite existing output files.")
+    overwrite: bool = OUTPUT(False, "Overwrite existing output files.")
 
 
 class PreviousOption(StageConfig):
@@ -277,7 +264,7 @@ class PreviousOption(StageConfig):
 class IndexConfig(IndexOption):
     """Options for commands that read a store and save a named result next to it."""
 
-    result: str | None = _OUTPUT(
+    result: str | None = OUTPUT(
         None, "Name of the result, saved next to the store. Default: the command's name.", pattern=RESULT_NAME
     )
-    overwrite: bool = _OUTPUT(False, "Overwrite any existing result with this name, including its files.")
+    overwrite: bool = OUTPUT(False, "Overwrite any existing result with this name, including its files.")

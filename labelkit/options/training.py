@@ -8,15 +8,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, format_value, panel
+from labelkit.options.base import RUN, RUN_ONLY, StageConfig, format_value, panel
 from labelkit.options.data import DataConfig
 from labelkit.options.shared import DeviceOption, PrecisionOptions, ThreadsOption
 
 LabelKind = Literal["few", "some", "all", "none"]
 
 _OPTIMIZATION = panel("Optimization")
-_RUN = panel("Run")
-_RUN_ONLY = panel("Run", preset=False)
 
 
 class UpdateOptions(StageConfig):
@@ -32,7 +30,7 @@ class UpdateOptions(StageConfig):
         5e-5, "Weight decay; not applied to biases and other one-dimensional parameters.", ge=0
     )
     clip_grad_norm: float | None = _OPTIMIZATION(None, "Maximum gradient norm. Default: no clipping.", gt=0)
-    seed: int = _RUN(0, "Random seed for everything except the split (see --split-seed).", ge=0)
+    seed: int = RUN(0, "Random seed for everything except the split (see --split-seed).", ge=0)
 
 
 class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
@@ -50,30 +48,30 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         }
     )  # fmt: skip
 
-    log_every_steps: int = _RUN(10, "Number of steps between log entries in metrics.jsonl.", ge=1)
-    deterministic: bool = _RUN(
+    log_every_steps: int = RUN(10, "Number of steps between log entries in metrics.jsonl.", ge=1)
+    deterministic: bool = RUN(
         False,
         "Use deterministic algorithms on a GPU, and fail on operations that have none. CPU runs are always "
         "deterministic.",
     )
-    compile: bool = _RUN(
+    compile: bool = RUN(
         False,
         "Compile the backbone with torch.compile: the first step takes minutes, but later steps are faster on most "
         "GPUs. Results differ in the last digits. Not available for methods that hook into the backbone.",
     )
-    guard: Literal["none", "warn", "stop"] = _RUN(
+    guard: Literal["none", "warn", "stop"] = RUN(
         "stop",
         "What to do if training fails (exploding loss, collapsed features): stop with exit code 4, warn, or do nothing "
         "(none). Non-finite values always stop the run.",
     )
-    stop_after_steps: int | None = _RUN_ONLY(
+    stop_after_steps: int | None = RUN_ONLY(
         None, "Write a checkpoint and stop after this step; continue with --resume.", ge=1
     )
-    out: Path | None = _RUN_ONLY(None, "Run folder to create. Default: runs/METHOD-DATASET.", makes="folder")
-    init_from: Path | None = _RUN(None, "Initialize the weights from this run folder or weights file.")
-    resume: bool = _RUN_ONLY(False, "Resume the run in --out.")
-    overwrite: bool = _RUN_ONLY(False, "Delete an existing run in --out first.")
-    dry_run: bool = _RUN_ONLY(
+    out: Path | None = RUN_ONLY(None, "Run folder to create. Default: runs/METHOD-DATASET.", makes="folder")
+    init_from: Path | None = RUN(None, "Initialize the weights from this run folder or weights file.")
+    resume: bool = RUN_ONLY(False, "Resume the run in --out.")
+    overwrite: bool = RUN_ONLY(False, "Delete an existing run in --out first.")
+    dry_run: bool = RUN_ONLY(
         False, "Show the configuration, image counts, parameters, memory and time, without writing anything."
     )
 
@@ -170,7 +168,7 @@ class TrainConfig(RunConfig):
         1e-3, "Ratio of the final to the peak learning rate (only with --lr-schedule cosine).", ge=0, le=1
     )
     lr_warmup_epochs: int = _OPTIMIZATION(0, "Number of linear warm-up epochs.", ge=0)
-    eval_every_epochs: int = _RUN(1, "Number of epochs between evaluations.", ge=1)
+    eval_every_epochs: int = RUN(1, "Number of epochs between evaluations.", ge=1)
 
     @model_validator(mode="after")
     def _check_schedule(self) -> TrainConfig:
@@ -206,7 +204,7 @@ class StepRunConfig(RunConfig):
     scaled: ClassVar[Mapping[str, int]] = {"steps": 1}
 
     steps: int = _OPTIMIZATION(..., "Number of training steps.", ge=1)
-    eval_every_steps: int = _RUN(
+    eval_every_steps: int = RUN(
         1000, "Number of steps between evaluations; each evaluation also writes a checkpoint.", ge=1
     )
 
@@ -216,11 +214,10 @@ class StepRunConfig(RunConfig):
 
     def shortened_options(self, fraction: float) -> dict[str, object]:
         """Return options with fewer steps but as many evaluations, since some methods measure time in evaluations."""
-        options = super().shortened_options(fraction)
         if fraction >= 1:
-            return options
+            return {}
         every = max(1, int(self.eval_every_steps * fraction + 1e-9))
-        options["eval_every_steps"] = every
+        options = super().shortened_options(fraction) | {"eval_every_steps": every}
         if self.steps % self.eval_every_steps == 0:
             options["steps"] = every * (self.steps // self.eval_every_steps)
         return options

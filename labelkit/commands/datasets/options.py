@@ -2,10 +2,8 @@
 
 from typing import ClassVar
 
-from labelkit.options.base import panel
+from labelkit.options.base import DATA
 from labelkit.options.shared import DatasetOptions
-
-_DATA = panel("Data")
 
 
 class DatasetsConfig(DatasetOptions):
@@ -13,6 +11,6 @@ class DatasetsConfig(DatasetOptions):
 
     command: ClassVar[tuple[str, ...]] = ("datasets",)
 
-    dataset: str | None = _DATA(  # type: ignore[assignment]  # None: all datasets
+    dataset: str | None = DATA(  # type: ignore[assignment]  # None: all datasets
         None, "Dataset to describe in detail. Default: a summary of all datasets."
     )

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from labelkit.methods.few_labels.options import ConfidentSearchOptions, CriticalSearchOptions, SearchOptions
-from labelkit.options.base import panel
+from labelkit.options.base import IMAGES, OUTPUT, STORE, panel
 from labelkit.options.shared import (
     RESULT_NAME,
     AddedLabelsOption,
@@ -20,9 +20,6 @@ from labelkit.options.shared import (
 _LABELS = panel("Labels")
 _NUMBER = panel("Number of images")
 _DISCOVERY = panel("Discovery")
-_STORE = panel("Store", preset=False)
-_OUTPUT = panel("Output", preset=False)
-_IMAGES = panel("Images")
 
 
 class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, IndexConfig):
@@ -62,7 +59,7 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
 
     command: ClassVar[tuple[str, ...]] = ("discover", "snowball")
 
-    fuse_with: tuple[Path, ...] = _STORE(
+    fuse_with: tuple[Path, ...] = STORE(
         (), "Comma-separated stores of the same images, with features of other networks to combine by --fusion."
     )
     select: Literal["min", "far", "random", "max"] = _DISCOVERY(
@@ -92,20 +89,20 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
 
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")
 
-    index: Path | None = _STORE(None, "Store in which the images were discovered.", aliases=["--store"])
-    result: str | None = _STORE(
+    index: Path | None = STORE(None, "Store in which the images were discovered.", aliases=["--store"])
+    result: str | None = STORE(
         None,
         "Result from `discover snowball` or `discover lmcs`. Default: the store's only such result.",
         pattern=RESULT_NAME,
     )
-    table: Path | None = _STORE(
+    table: Path | None = STORE(
         None,
         "CSV with columns path,label,score,rank,round to show instead of --result: a table written by `discover`, or "
         "discovered.csv from a training run (shows only its last generation).",
     )
-    out: Path = _OUTPUT(..., "PNG to write: a contact sheet with one block per class, best rank first.", makes="png")
-    num_images: int = _IMAGES(10, "Number of images per class.", ge=1)
-    classes: tuple[str, ...] | None = _IMAGES(None, "Show only these classes, comma-separated.")
+    out: Path = OUTPUT(..., "PNG to write: a contact sheet with one block per class, best rank first.", makes="png")
+    num_images: int = IMAGES(10, "Number of images per class.", ge=1)
+    classes: tuple[str, ...] | None = IMAGES(None, "Show only these classes, comma-separated.")
 
     @model_validator(mode="after")
     def _check_option_combinations(self) -> Self:

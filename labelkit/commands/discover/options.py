@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from labelkit.options.base import panel
+from labelkit.options.base import OPTION, STORE, panel
 from labelkit.options.memory import ProcessesConfig
 from labelkit.options.shared import (
     RESULT_NAME,
@@ -17,40 +17,33 @@ from labelkit.options.shared import (
     TableOption,
 )
 
-_STORE = panel("Store", preset=False)
 _EARLIER = panel("Earlier predictions", preset=False)
 
 
-class DiscoverCategoriesConfig(
-    SplitOption,
-    AddedLabelsOption,
-    NewClassesOption,
-    PreviousOption,
-    IndexConfig,
-):
+class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, NewClassesOption, PreviousOption, IndexConfig):
     """Options for ``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
 
-    criterion: Literal["auto", "published"] = Field(
+    criterion: Literal["auto", "published"] = OPTION(
         "auto",
-        description="Criterion for estimating the number of classes. auto: hide labels in turn; published: maximize "
+        "Criterion for estimating the number of classes. auto: hide labels in turn; published: maximize "
         "the accuracy of k-means on the labels, as in generalized category discovery (GCD).",
     )
-    num_classes: int | None = Field(None, ge=1, description="Number of classes, if known. Default: estimated.")
-    min_size: int = Field(
-        2, ge=1, description="Minimum size of a group without labels; smaller groups are merged into the nearest group."
+    num_classes: int | None = OPTION(None, "Number of classes, if known. Default: estimated.", ge=1)
+    min_size: int = OPTION(
+        2, "Minimum size of a group without labels; smaller groups are merged into the nearest group.", ge=1
     )
-    min_classes: int | None = Field(
-        None, ge=1, description="Minimum number of classes to try. Default: the number of labeled classes, at least 2."
+    min_classes: int | None = OPTION(
+        None, "Minimum number of classes to try. Default: the number of labeled classes, at least 2.", ge=1
     )
-    max_classes: int | None = Field(
+    max_classes: int | None = OPTION(
         None,
-        ge=2,
-        description="Maximum number of classes to try. Default with labels: three times the number of labeled "
+        "Maximum number of classes to try. Default with labels: three times the number of labeled "
         "classes, or that number plus 10 if larger; without labels: 1,000; in both cases at most a third of the "
         "number of images. With --criterion published: a tenth of the images, raised up to 1,000 while the maximum "
         "fits best.",
+        ge=2,
     )
     previous_answers: str | None = _EARLIER(
         None,
@@ -58,7 +51,7 @@ class DiscoverCategoriesConfig(
         "classes if they contradict these predictions more often than expected.",
         pattern=RESULT_NAME,
     )
-    seed: int = Field(0, ge=0, description="Random seed.")
+    seed: int = OPTION(0, "Random seed.", ge=0)
 
     @model_validator(mode="after")
     def _reject_search_for_known_number(self) -> Self:
@@ -77,10 +70,8 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
 
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
 
-    temperature: float = Field(
-        0.1,
-        gt=0,
-        description="Softmax temperature for computing confidence; set it to the student's training temperature.",
+    temperature: float = OPTION(
+        0.1, "Softmax temperature for computing confidence; set it to the student's training temperature.", gt=0
     )
 
 
@@ -89,24 +80,22 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")
 
-    grouping: str | None = _STORE(
+    grouping: str | None = STORE(
         None,
         "Grouping from `discover head`, `discover categories` or `cluster ss-kmeans`. Default: the first of these "
         "that exists.",
         pattern=RESULT_NAME,
     )
-    num_clusters: int | None = _STORE(
+    num_clusters: int | None = STORE(
         None,
         "First group the images into this number of classes, as `discover categories` does, and save the result as "
         "--grouping (or as categories). Default: use an existing result.",
         ge=1,
     )
-    min_confidence: float = Field(
-        0.8, ge=0, le=1, description="Minimum confidence; images below it are marked as unsure."
-    )
-    calibration_labels: Path | None = Field(
+    min_confidence: float = OPTION(0.8, "Minimum confidence; images below it are marked as unsure.", ge=0, le=1)
+    calibration_labels: Path | None = OPTION(
         None,
-        description="Labels for calibrating confidences, never used for training: a CSV with columns path,label, or a "
+        "Labels for calibrating confidences, never used for training: a CSV with columns path,label, or a "
         "result of `labelkit label`. Default: labels in the store, hidden in repeated clusterings.",
     )
     previous: Path | None = _EARLIER(
@@ -116,7 +105,7 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
         "predictions.",
     )
     previous_result: str | None = _EARLIER(None, "Predictions in --previous. Default: answer.", pattern=RESULT_NAME)
-    seed: int = Field(0, ge=0, description="Random seed for choosing the labels to hide.")
+    seed: int = OPTION(0, "Random seed for choosing the labels to hide.", ge=0)
 
     @model_validator(mode="after")
     def _check_previous_result(self) -> Self:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from labelkit.options.base import panel
+from labelkit.options.base import DATA, MODEL, OPTION, OUTPUT, RUN, STORE
 from labelkit.options.gate import GateConfig
 from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.model import ModelConfig
@@ -29,11 +29,6 @@ from labelkit.options.shared import (
     WorkersOption,
 )
 
-_DATA = panel("Data")
-_MODEL = panel("Model")
-_RUN = panel("Run")
-_STORE = panel("Store", preset=False)
-_OUTPUT = panel("Output", preset=False)
 _HEAD_LR, _TUNED_LR = 3e-3, 1e-4
 
 
@@ -42,32 +37,26 @@ class EvaluateAnswerConfig(OverwriteOption, SplitOption, GateConfig, LabelsOptio
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
 
-    answer: str | None = _STORE(
+    answer: str | None = STORE(
         None, "Result of `discover answer`. Default: the newest of answer, answer-2, ...", pattern=RESULT_NAME
     )
-    plot: Path | None = _OUTPUT(None, "Also plot reliability and risk-coverage curves to this PNG.", makes="png")
+    plot: Path | None = OUTPUT(None, "Also plot reliability and risk-coverage curves to this PNG.", makes="png")
 
 
-class EvaluateClusteringConfig(
-    BootstrapOptions,
-    SplitOption,
-    GateConfig,
-    LabelsOption,
-    IndexOption,
-):
+class EvaluateClusteringConfig(BootstrapOptions, SplitOption, GateConfig, LabelsOption, IndexOption):
     """Options for ``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
 
-    results: tuple[str, ...] = Field((), description="Comma-separated results to score. Default: all groupings.")
-    rows: Literal["auto", "unlabeled", "all"] = Field(
+    results: tuple[str, ...] = OPTION((), "Comma-separated results to score. Default: all groupings.")
+    rows: Literal["auto", "unlabeled", "all"] = OPTION(
         "auto",
-        description="Images to score. unlabeled: images whose labels training could not use (as published). auto: "
+        "Images to score. unlabeled: images whose labels training could not use (as published). auto: "
         "unlabeled if training could use any labels, otherwise all.",
     )
-    mapping_from: str | None = Field(
+    mapping_from: str | None = OPTION(
         None,
-        description="Split (or all) on which clusters are matched to classes; other splits are scored with this "
+        "Split (or all) on which clusters are matched to classes; other splits are scored with this "
         "matching. Matching on train is stricter than matching each split separately. --rows also limits the images "
         "used for matching. Default: the scored images.",
     )
@@ -79,29 +68,28 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"seed": ("linear",)}
 
-    k: tuple[int, ...] = Field(
+    k: tuple[int, ...] = OPTION(
         (10,),
-        description="Number of neighbors, or several comma-separated numbers to evaluate (as published: "
-        "10,20,100,200).",
-        json_schema_extra={"short": "-k"},
+        "Number of neighbors, or several comma-separated numbers to evaluate (as published: 10,20,100,200).",
+        short="-k",
     )
-    temperature: float = Field(
-        0.1, gt=0, description="Temperature of the votes: each neighbor has weight exp(cosine / temperature)."
+    temperature: float = OPTION(
+        0.1, "Temperature of the votes: each neighbor has weight exp(cosine / temperature).", gt=0
     )
-    gallery: str = Field("train", description="Split whose labeled images vote in kNN; all: every split.")
-    queries: str = Field(
+    gallery: str = OPTION("train", "Split whose labeled images vote in kNN; all: every split.")
+    queries: str = OPTION(
         "test",
-        description="Split to classify, or all. An image never votes for itself: with the same split as --gallery, or "
+        "Split to classify, or all. An image never votes for itself: with the same split as --gallery, or "
         "a store without splits, this is leave-one-out evaluation.",
     )
-    pca: int | None = Field(
+    pca: int | None = OPTION(
         None,
-        ge=1,
-        description="Reduce the embeddings to this number of principal components, fitted on the gallery (128 as "
+        "Reduce the embeddings to this number of principal components, fitted on the gallery (128 as "
         "published for SeLa). Default: use the embeddings unchanged.",
+        ge=1,
     )
-    linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
-    seed: int = Field(0, ge=0, description="Random seed for the sample order of --linear.")
+    linear: bool = OPTION(False, "Also train a linear classifier on the gallery.")
+    seed: int = OPTION(0, "Random seed for the sample order of --linear.", ge=0)
 
     @field_validator("k")
     @classmethod
@@ -119,32 +107,30 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
         ("lr", "epochs", "batch_size"), ("solver", "auto", "sgd", "adamw")
     )
 
-    gallery: str = Field("train", description="Split on which to train the classifier.")
-    queries: str = Field("test", description="Split on which to evaluate the classifier.")
-    solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
+    gallery: str = OPTION("train", "Split on which to train the classifier.")
+    queries: str = OPTION("test", "Split on which to evaluate the classifier.")
+    solver: Literal["auto", "lbfgs", "sgd", "adamw"] = OPTION(
         "auto",
-        description="Training algorithm. lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch "
+        "Training algorithm. lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch "
         "training; auto: lbfgs for up to 20,000 images, otherwise sgd.",
     )
-    rescale: bool = Field(
+    rescale: bool = OPTION(
         True,
-        description="Center the features and scale them to a mean norm of 1. --no-rescale: use them unchanged, as in "
+        "Center the features and scale them to a mean norm of 1. --no-rescale: use them unchanged, as in "
         "most published protocols.",
     )
-    max_gallery: int | None = Field(
-        None, ge=1, description="Maximum number of training images, drawn with --seed. Default: all of --gallery."
+    max_gallery: int | None = OPTION(
+        None, "Maximum number of training images, drawn with --seed. Default: all of --gallery.", ge=1
     )
-    lr: float | None = Field(
+    lr: float | None = OPTION(
         None,
-        gt=0,
-        description="Peak learning rate (sgd and adamw only). Default: 10 for sgd and 0.01 for adamw, for features "
+        "Peak learning rate (sgd and adamw only). Default: 10 for sgd and 0.01 for adamw, for features "
         "with a mean norm of 1.",
+        gt=0,
     )
-    epochs: int = Field(100, ge=1, description="Number of training epochs (sgd and adamw only).")
-    batch_size: int = Field(256, ge=1, description="Batch size (sgd and adamw only).")
-    seed: int = Field(
-        0, ge=0, description="Random seed for the sample order, the --max-gallery subset, and the held-out 20%."
-    )
+    epochs: int = OPTION(100, "Number of training epochs (sgd and adamw only).", ge=1)
+    batch_size: int = OPTION(256, "Batch size (sgd and adamw only).", ge=1)
+    seed: int = OPTION(0, "Random seed for the sample order, the --max-gallery subset, and the held-out 20%.", ge=0)
 
     @model_validator(mode="after")
     def _check_no_rescale(self) -> Self:
@@ -162,26 +148,20 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, IndexOpt
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
 
-    k: tuple[int, ...] = Field(
-        (1, 2, 4, 8),
-        description="Values of K for Recall@K, comma-separated.",
-        json_schema_extra={"short": "-k"},
-    )
-    split: tuple[str, ...] = Field(
+    k: tuple[int, ...] = OPTION((1, 2, 4, 8), "Values of K for Recall@K, comma-separated.", short="-k")
+    split: tuple[str, ...] = OPTION(
         ("auto",),
-        description="Comma-separated splits, or all, whose images are both queries and gallery. auto: the query split "
+        "Comma-separated splits, or all, whose images are both queries and gallery. auto: the query split "
         "against the gallery split if the store has both, otherwise test if it exists, otherwise all.",
     )
-    queries: str | None = _STORE(None, "Split that contains the queries, or all; replaces --split.")
-    gallery: str | None = Field(None, description="Split to search, or all (with --queries or --gallery-index).")
-    gallery_index: Path | None = _STORE(
+    queries: str | None = STORE(None, "Split that contains the queries, or all; replaces --split.")
+    gallery: str | None = OPTION(None, "Split to search, or all (with --queries or --gallery-index).")
+    gallery_index: Path | None = STORE(
         None, "Store to search, created with the same model. Default: the store that contains the queries."
     )
-    at_r: bool = Field(True, description="Also compute MAP@R and R-precision.")
-    nmi_seeds: int = Field(
-        3, ge=0, le=100, description="Number of k-means runs for NMI, with one cluster per class; 0: no NMI."
-    )
-    seed: int = Field(0, ge=0, description="Random seed for the first k-means run.")
+    at_r: bool = OPTION(True, "Also compute MAP@R and R-precision.")
+    nmi_seeds: int = OPTION(3, "Number of k-means runs for NMI, with one cluster per class; 0: no NMI.", ge=0, le=100)
+    seed: int = OPTION(0, "Random seed for the first k-means run.", ge=0)
 
     @model_validator(mode="after")
     def _one_protocol(self) -> Self:
@@ -203,7 +183,7 @@ class EvaluateClassificationConfig(PerClassOption, BootstrapOptions, GateConfig,
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
 
-    split: str = Field("auto", description="Split of the store to score; auto: test if it exists, otherwise val.")
+    split: str = OPTION("auto", "Split of the store to score; auto: test if it exists, otherwise val.")
 
 
 class EvaluatePresenceConfig(
@@ -213,19 +193,17 @@ class EvaluatePresenceConfig(
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
 
-    dataset: str = _DATA("voc_2007_classes", "Multi-label dataset.")
-    train: Literal["linear", "fully-connected"] = Field(
+    dataset: str = DATA("voc_2007_classes", "Multi-label dataset.")
+    train: Literal["linear", "fully-connected"] = OPTION(
         "linear",
-        description="Layers to train on the frozen network. linear: a linear classifier on its embedding; "
+        "Layers to train on the frozen network. linear: a linear classifier on its embedding; "
         "fully-connected: the two wide layers of AlexNet, reinitialized, and a classifier (fc6-8 in the paper).",
     )
-    steps: int = Field(80_000, ge=1, description="Number of training steps.")
-    batch_size: int = Field(16, ge=2, description="Number of images per step.")
-    lr: float = Field(0.003, gt=0, description="Initial learning rate for SGD with momentum 0.9.")
-    seed: int = Field(
-        0,
-        ge=0,
-        description="Random seed for the initial weights, sample order and views, and for an untrained network.",
+    steps: int = OPTION(80_000, "Number of training steps.", ge=1)
+    batch_size: int = OPTION(16, "Number of images per step.", ge=2)
+    lr: float = OPTION(0.003, "Initial learning rate for SGD with momentum 0.9.", gt=0)
+    seed: int = OPTION(
+        0, "Random seed for the initial weights, sample order and views, and for an untrained network.", ge=0
     )
 
 
@@ -234,32 +212,31 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, GateConfi
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
 
-    checkpoint: Path = _MODEL(..., "Run folder, or a checkpoint in it.")
-    data_root: Path | None = _STORE(None, "Folder that contains the registered datasets. Default: as in the run.")
-    split: str = Field("auto", description="Split to score; auto: test if it exists, otherwise val.")
-    at: Literal["convolutions", "features"] = Field(
+    checkpoint: Path = MODEL(..., "Run folder, or a checkpoint in it.")
+    data_root: Path | None = STORE(None, "Folder that contains the registered datasets. Default: as in the run.")
+    split: str = OPTION("auto", "Split to score; auto: test if it exists, otherwise val.")
+    at: Literal["convolutions", "features"] = OPTION(
         "convolutions",
-        description="Where to train linear classifiers. convolutions: after each convolution of a plain network; "
+        "Where to train linear classifiers. convolutions: after each convolution of a plain network; "
         "features: on the embedding of any network (settings published for ResNets: 146 epochs, lr 0.1 with drops at "
         "epochs 85 and 128, batch size 1,024, no weight decay).",
     )
-    augmentation: Literal["imagenet", "crop-flip", "digits", "none"] = Field(
-        "imagenet",
-        description="Training augmentation. imagenet: random crop of 8 to 100% of the area, and flip (as published).",
+    augmentation: Literal["imagenet", "crop-flip", "digits", "none"] = OPTION(
+        "imagenet", "Training augmentation. imagenet: random crop of 8 to 100% of the area, and flip (as published)."
     )
-    crops: Literal["ten", "center"] = Field(
+    crops: Literal["ten", "center"] = OPTION(
         "ten",
-        description="Crops whose predictions are averaged. ten: the corners and the center of the resized center "
+        "Crops whose predictions are averaged. ten: the corners and the center of the resized center "
         "crop, and their flips in datasets where a flip preserves the class; center: only the center.",
     )
-    epochs: int = Field(36, ge=1, description="Number of training epochs.")
-    batch_size: int = Field(192, ge=2, description="Number of images per step.")
-    lr: float = Field(0.01, gt=0, description="Initial learning rate for SGD with momentum 0.9.")
-    lr_drop_epochs: tuple[int, ...] = Field(
-        (10, 20, 30), description="Epochs at the start of which the learning rate is divided by 10."
+    epochs: int = OPTION(36, "Number of training epochs.", ge=1)
+    batch_size: int = OPTION(192, "Number of images per step.", ge=2)
+    lr: float = OPTION(0.01, "Initial learning rate for SGD with momentum 0.9.", gt=0)
+    lr_drop_epochs: tuple[int, ...] = OPTION(
+        (10, 20, 30), "Epochs at the start of which the learning rate is divided by 10."
     )
-    weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on the weights.")
-    seed: int = Field(0, ge=0, description="Random seed for the initial weights, sample order and views.")
+    weight_decay: float = OPTION(1e-5, "L2 penalty on the weights.", ge=0)
+    seed: int = OPTION(0, "Random seed for the initial weights, sample order and views.", ge=0)
 
     @model_validator(mode="after")
     def _drops_increase(self) -> Self:
@@ -283,14 +260,14 @@ class DenseConfig(
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"patch_size": ("backbone", "pixels")}
 
-    dataset: str = _DATA(
+    dataset: str = DATA(
         "scenes",
         "Dataset with masks: a registered name (see `labelkit datasets`), or a folder that contains images/ and "
         "masks/, or train/ and val/ with images/ and masks/ in each.",
     )
-    patch_size: int = _MODEL(8, "Side length of a patch in pixels (with --backbone pixels).", ge=1, le=256)
-    batch_size: int = _RUN(64, "Number of images per forward pass.", ge=1)
-    sheet: Path | None = _OUTPUT(
+    patch_size: int = MODEL(8, "Side length of a patch in pixels (with --backbone pixels).", ge=1, le=256)
+    batch_size: int = RUN(64, "Number of images per forward pass.", ge=1)
+    sheet: Path | None = OUTPUT(
         None, "Also write a PNG that shows predicted and ground-truth masks side by side.", makes="png"
     )
 
@@ -300,37 +277,32 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
 
-    split: str = _DATA("auto", "Split on which to train the head; auto: probe if it exists, otherwise train.")
-    head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
+    split: str = DATA("auto", "Split on which to train the head; auto: probe if it exists, otherwise train.")
+    head: Literal["linear", "fcn", "fpn", "upernet"] = OPTION(
         "linear",
-        description="Segmentation head to train. linear: one linear layer per patch; fcn: three convolution blocks, "
+        "Segmentation head to train. linear: one linear layer per patch; fcn: three convolution blocks, "
         "at eight times the resolution; fpn, upernet (with --tune): heads on feature maps from four depths.",
     )
-    tune: bool = Field(
+    tune: bool = OPTION(
         False,
-        description="Fine-tune the backbone together with the head, using AdamW with weight decay 0.05; otherwise, "
+        "Fine-tune the backbone together with the head, using AdamW with weight decay 0.05; otherwise, "
         "the backbone is frozen.",
     )
-    samples: int = Field(
-        20_000,
-        ge=1,
-        description="Total number of training images drawn (as published: 118,000 for COCO-Stuff, otherwise 100,000).",
+    samples: int = OPTION(
+        20_000, "Total number of training images drawn (as published: 118,000 for COCO-Stuff, otherwise 100,000).", ge=1
     )
-    lr: tuple[float, ...] | None = Field(
+    lr: tuple[float, ...] | None = OPTION(
         None,
-        description="Learning rate for Adam. Of several comma-separated values, the best on a held-out fifth of the "
+        "Learning rate for Adam. Of several comma-separated values, the best on a held-out fifth of the "
         "training images is used (as published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 "
         "with --tune.",
     )
-    train_size: int | None = Field(
-        None, ge=8, le=2048, description="Size of training crops in pixels (336 as published). Default: --image-size."
+    train_size: int | None = OPTION(
+        None, "Size of training crops in pixels (336 as published). Default: --image-size.", ge=8, le=2048
     )
-    augment: bool = Field(True, description="Train on random crops (80 to 100% of the area) and flips.")
-    seeds: int = Field(
-        3,
-        ge=1,
-        le=100,
-        description="Number of heads to train, with consecutive seeds starting at --seed; scores are averaged.",
+    augment: bool = OPTION(True, "Train on random crops (80 to 100% of the area) and flips.")
+    seeds: int = OPTION(
+        3, "Number of heads to train, with consecutive seeds starting at --seed; scores are averaged.", ge=1, le=100
     )
 
     @field_validator("lr")
@@ -359,15 +331,15 @@ class EvaluatePatchClustersConfig(DenseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
 
-    split: str = _DATA("auto", "Split whose patches to cluster and score; auto: val if it exists, otherwise test.")
-    num_clusters: int | None = Field(
+    split: str = DATA("auto", "Split whose patches to cluster and score; auto: val if it exists, otherwise test.")
+    num_clusters: int | None = OPTION(
         None,
-        ge=2,
-        description="Number of patch clusters. As many clusters as classes are matched one to one; with more "
+        "Number of patch clusters. As many clusters as classes are matched one to one; with more "
         "clusters, each one is assigned the best-fitting class. Default: the number of classes.",
+        ge=2,
     )
-    seeds: int = Field(
-        5, ge=1, le=100, description="Number of k-means runs, with consecutive seeds from --seed; scores are averaged."
+    seeds: int = OPTION(
+        5, "Number of k-means runs, with consecutive seeds from --seed; scores are averaged.", ge=1, le=100
     )
 
 
@@ -376,11 +348,11 @@ class EvaluateTrackingConfig(DenseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
 
-    dataset: str = _DATA("scene_videos", "Videos with object masks: scene_videos or davis_2017.")
-    split: str = _DATA("auto", "Videos to evaluate on; auto: val if it exists, otherwise all.")
-    radius: int = Field(12, ge=0, description="Maximum distance of label propagation, in patches; 0: unlimited.")
-    temperature: float = Field(
-        0.1, gt=0, description="Temperature of the label propagation: each source has weight exp(cosine / temperature)."
+    dataset: str = DATA("scene_videos", "Videos with object masks: scene_videos or davis_2017.")
+    split: str = DATA("auto", "Videos to evaluate on; auto: val if it exists, otherwise all.")
+    radius: int = OPTION(12, "Maximum distance of label propagation, in patches; 0: unlimited.", ge=0)
+    temperature: float = OPTION(
+        0.1, "Temperature of the label propagation: each source has weight exp(cosine / temperature).", gt=0
     )
 
 
@@ -401,43 +373,38 @@ class EvaluateDetectionConfig(
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "detection")
 
-    dataset: str = _DATA(
+    dataset: str = DATA(
         "coco_2017",
         "Dataset with bounding boxes: coco_2017, or a folder that contains annotations/instances_train.json and "
         "instances_val.json, and the images in train/ and val/ (or all in images/).",
     )
-    split: str = _DATA("auto", "Split to train on; auto: the train split.")
-    image_size: int | None = _MODEL(
+    split: str = DATA("auto", "Split to train on; auto: the train split.")
+    image_size: int | None = MODEL(
         None,
         "Length of the shorter image side in pixels; the longer side is at most 5/3 times as long. Default: 800.",
         ge=32,
         le=2048,
     )
-    detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
+    detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = OPTION(
         "cascade-mask-rcnn",
-        description="Detector to train. faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn: boxes "
+        "Detector to train. faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn: boxes "
         "and masks, in three stages with IoU thresholds of 0.5, 0.6 and 0.7, as in the paper.",
     )
-    tune: bool = Field(
-        True, description="Fine-tune the backbone with the detector, as in the paper; otherwise, it is frozen."
+    tune: bool = OPTION(True, "Fine-tune the backbone with the detector, as in the paper; otherwise, it is frozen.")
+    epochs: int = OPTION(12, "Number of training epochs (default as in the paper).", ge=1)
+    steps: int | None = OPTION(None, "Number of training steps, instead of --epochs.", ge=1)
+    batch_size: int = OPTION(16, "Number of images per step (our choice; not in the paper).", ge=1)
+    lr: float = OPTION(2e-4, "Learning rate for AdamW (default as in the paper).", gt=0)
+    weight_decay: float = OPTION(
+        0.05, "Weight decay for AdamW, except for biases, norms and position embeddings.", ge=0
     )
-    epochs: int = Field(12, ge=1, description="Number of training epochs (default as in the paper).")
-    steps: int | None = Field(None, ge=1, description="Number of training steps, instead of --epochs.")
-    batch_size: int = Field(16, ge=1, description="Number of images per step (our choice; not in the paper).")
-    lr: float = Field(2e-4, gt=0, description="Learning rate for AdamW (default as in the paper).")
-    weight_decay: float = Field(
-        0.05, ge=0, description="Weight decay for AdamW, except for biases, norms and position embeddings."
-    )
-    proposals: int = Field(1000, ge=1, description="Number of region proposals per image; training uses twice as many.")
-    samples_per_image: int = Field(512, ge=2, description="Number of regions sampled per image to train the heads.")
-    precision: Literal["float32", "bf16", "fp16"] = _RUN(
+    proposals: int = OPTION(1000, "Number of region proposals per image; training uses twice as many.", ge=1)
+    samples_per_image: int = OPTION(512, "Number of regions sampled per image to train the heads.", ge=2)
+    precision: Literal["float32", "bf16", "fp16"] = RUN(
         "float32", "Floating-point precision of the backbone and the feature pyramid; heads and boxes use float32."
     )
-    seeds: int = Field(
-        1,
-        ge=1,
-        le=100,
-        description="Number of detectors to train, with consecutive seeds starting at --seed; scores are averaged.",
+    seeds: int = OPTION(
+        1, "Number of detectors to train, with consecutive seeds starting at --seed; scores are averaged.", ge=1, le=100
     )
 
     @model_validator(mode="after")
@@ -450,3 +417,8 @@ class EvaluateDetectionConfig(
     def shorter_side(self) -> int:
         """Length of the shorter image side in pixels."""
         return self.image_size or 800
+
+    @property
+    def longer_side(self) -> int:
+        """Maximum length of the longer image side in pixels."""
+        return self.shorter_side * 5 // 3

@@ -5,14 +5,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from labelkit.options.base import panel
+from labelkit.options.base import OUTPUT, STORE, panel
 from labelkit.options.shared import RESULT_NAME, IndexOption, OverwriteOption, ShardsOptions, StoreOutOption
 
 _FILES = panel("Files", preset=False)
 _MEANING = panel("Contents", preset=False)
 _EMBEDDINGS = panel("Embeddings", preset=False)
-_STORE = panel("Store", preset=False)
-_OUTPUT = panel("Output", preset=False)
 
 TORCH_SUFFIXES = (".safetensors", ".pt", ".pth")
 IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".h5", ".hdf5", ".hdf", ".h5ad", *TORCH_SUFFIXES)
@@ -106,21 +104,21 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     command: ClassVar[tuple[str, ...]] = ("export",)
 
-    out: Annotated[Path, _ends_in(*EXPORT_SUFFIXES)] = _OUTPUT(
+    out: Annotated[Path, _ends_in(*EXPORT_SUFFIXES)] = OUTPUT(
         ...,
         "File to write: .npy (with the image names next to it, in NAME.ids.csv), .npz or .csv; .onnx for --what model "
         "(needs onnx, onnxruntime, onnxscript).",
         makes="export",
     )
-    what: Literal["embeddings", "labels", "result", "model"] = _STORE(
+    what: Literal["embeddings", "labels", "result", "model"] = STORE(
         "embeddings",
         "What to write. embeddings: embeddings with names, labels and splits; labels: only names, labels and splits; "
         "result: a stored result; model: the network that computed the embeddings.",
     )
-    checkpoint: Path | None = _STORE(
+    checkpoint: Path | None = STORE(
         None, "Run folder or weights file of the network (with --what model). Default: its last known location."
     )
-    result: str | None = _STORE(None, "Name of the result (with --what result).", pattern=RESULT_NAME)
+    result: str | None = STORE(None, "Name of the result (with --what result).", pattern=RESULT_NAME)
 
     @model_validator(mode="after")
     def _check_what(self) -> Self:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pydantic import field_validator
 
-from labelkit.options.base import panel
+from labelkit.options.base import OUTPUT, STORE, panel
 from labelkit.options.shared import (
     RESULT_NAME,
     AddedLabelsOption,
@@ -15,17 +15,15 @@ from labelkit.options.shared import (
     StoredImagesOptions,
 )
 
-_OUTPUT = panel("Output", preset=False)
 _SELECTION = panel("Selection")
-_STORE = panel("Store", preset=False)
 _SELECTION_ONLY = panel("Selection", preset=False)
 
 
 class FindConfig(OverwriteOption, StoredImagesOptions, SplitOption, IndexOption):
     """Options shared by the ``labelkit find`` commands."""
 
-    out: Path = _OUTPUT(..., "CSV to write.", makes="csv")
-    sheet: Path | None = _OUTPUT(None, "Also save a contact sheet to this PNG.", makes="png")
+    out: Path = OUTPUT(..., "CSV to write.", makes="csv")
+    sheet: Path | None = OUTPUT(None, "Also save a contact sheet to this PNG.", makes="png")
 
 
 class FindDuplicatesConfig(FindConfig):
@@ -34,7 +32,7 @@ class FindDuplicatesConfig(FindConfig):
     command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
 
     bursts: bool = _SELECTION(True, "Also list different photos of the same scene, with the kind 'same scene'.")
-    cache: Path | None = _STORE(
+    cache: Path | None = STORE(
         None,
         "Cache file NAME.npz with thumbnails and pairwise similarities (4 kB per image). It is read if it exists, "
         "then updated, so that later runs read and compare only new images.",
@@ -72,7 +70,7 @@ class FindNovelConfig(FindConfig):
 
     command: ClassVar[tuple[str, ...]] = ("find", "novel")
 
-    answer: str | None = _STORE(
+    answer: str | None = STORE(
         None,
         "Result of `discover answer` that contains the labels and groups. Default: the newest of answer, answer-2, ...",
         pattern=RESULT_NAME,
@@ -82,7 +80,7 @@ class FindNovelConfig(FindConfig):
         "Earlier store whose images are not listed. Images that are closer to each other than to any earlier or "
         "labeled image are listed first.",
     )
-    skip: Path | None = _STORE(
+    skip: Path | None = STORE(
         None, "CSV with a path column, for images reviewed earlier. They are listed only if no other images are left."
     )
     num_images: int = _SELECTION(100, "Number of images to list.", ge=1, short="-n")

@@ -3,13 +3,8 @@
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
-
-from labelkit.options.base import panel
-from labelkit.options.shared import STORE, OverwriteOption, StoredImagesOptions
-
-_STORE = panel("Store", preset=False)
-_OUTPUT = panel("Output", preset=False)
+from labelkit.options.base import OPTION, OUTPUT, STORE
+from labelkit.options.shared import OverwriteOption, StoredImagesOptions
 
 
 class MatchConfig(OverwriteOption, StoredImagesOptions):
@@ -17,20 +12,20 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
 
     command: ClassVar[tuple[str, ...]] = ("match",)
 
-    index: Path = Field(
+    index: Path = STORE(
         ...,
-        description="Store (NAME.h5) of the images to match; its embeddings determine which images are compared.",
-        json_schema_extra=STORE,
+        "Store (NAME.h5) of the images to match; its embeddings determine which images are compared.",
+        aliases=["--store"],
     )
-    split: str = _STORE("all", "Split to compare, or all.")
+    split: str = STORE("all", "Split to compare, or all.")
 
-    num_clusters: int | None = Field(
+    num_clusters: int | None = OPTION(
         None,
-        ge=1,
-        description="Number of k-means clusters; only images in the same cluster are compared (for TAC-CCL, the "
+        "Number of k-means clusters; only images in the same cluster are compared (for TAC-CCL, the "
         "number of clusters in training). Default: compare all images.",
+        ge=1,
     )
-    seed: int = Field(0, ge=0, description="Random seed for the clustering.")
+    seed: int = OPTION(0, "Random seed for the clustering.", ge=0)
 
-    out: Path | None = _OUTPUT(None, "File to write. Default: INDEX-matches.h5.", makes="matches")
-    sheet: Path | None = _OUTPUT(None, "Also save example matches to this PNG.", makes="png")
+    out: Path | None = OUTPUT(None, "File to write. Default: INDEX-matches.h5.", makes="matches")
+    sheet: Path | None = OUTPUT(None, "Also save example matches to this PNG.", makes="png")

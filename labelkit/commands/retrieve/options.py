@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from labelkit.options.base import flag, panel
+from labelkit.options.base import IMAGES, OPTION, OUTPUT, PATCHES, RUN, STORE, flag, panel
 from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.shared import (
     RESULT_NAME,
@@ -17,13 +17,8 @@ from labelkit.options.shared import (
     StoredImagesOptions,
 )
 
-_RUN = panel("Run")
-_IMAGES = panel("Images")
-_STORE = panel("Store", preset=False)
-_OUTPUT = panel("Output", preset=False)
 _FILTER = panel("Filters", preset=False)
 _SEARCH = panel("Search")
-_PATCHES = panel("Patches")
 
 
 class RetrieveConfig(
@@ -33,31 +28,31 @@ class RetrieveConfig(
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
 
-    device: Device = _RUN(
+    device: Device = RUN(
         "auto",
         "Device for embedding images: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps. If it names "
         "a GPU, exact search also runs there.",
     )
 
-    result: str | None = _OUTPUT(None, "Also store the hits as a result with this name.", pattern=RESULT_NAME)
-    query: Path | None = _STORE(
+    result: str | None = OUTPUT(None, "Also store the hits as a result with this name.", pattern=RESULT_NAME)
+    query: Path | None = STORE(
         None, "Queries: an image file, a folder of images, or another store created with the same model."
     )
-    query_rows: tuple[int, ...] | None = _STORE(
+    query_rows: tuple[int, ...] | None = STORE(
         None, "Rows of the store to use as queries instead of --query, 0-based, comma-separated; needs no model."
     )
-    patch: tuple[int, ...] | None = _PATCHES(
+    patch: tuple[int, ...] | None = PATCHES(
         None,
         "Find patches similar to this patch of the query, given as row,column from the top left. Requires a store "
         "with patches (`labelkit embed --dense`) and a single image or row as the query.",
     )
-    pixel: tuple[float, ...] | None = _PATCHES(
+    pixel: tuple[float, ...] | None = PATCHES(
         None, "Find patches similar to the patch at pixel x,y of the original image, instead of --patch."
     )
-    own_image: bool = _PATCHES(False, "Also find patches in the query image itself.")
-    k: int = Field(10, ge=1, description="Number of hits per query.", json_schema_extra={"short": "-k"})
-    checkpoint: Path | None = Field(
-        None, description="Checkpoint for embedding the queries, if it was moved after `labelkit embed`."
+    own_image: bool = PATCHES(False, "Also find patches in the query image itself.")
+    k: int = OPTION(10, "Number of hits per query.", ge=1, short="-k")
+    checkpoint: Path | None = OPTION(
+        None, "Checkpoint for embedding the queries, if it was moved after `labelkit embed`."
     )
     label: tuple[str, ...] | None = _FILTER(None, "Restrict the hits to these comma-separated classes.")
     split: tuple[str, ...] | None = _FILTER(None, "Restrict the hits to these comma-separated splits.")
@@ -73,9 +68,9 @@ class RetrieveConfig(
         "Search method. exact: compare with all images; hnsw, ivfpq: use an index, built once and cached; auto: "
         "choose by the size of the store and --max-memory.",
     )
-    csv: Path | None = _OUTPUT(None, "Also write the hits to this CSV.", makes="csv")
-    sheet: Path | None = _OUTPUT(None, "Also save the queries and their hits to this PNG.", makes="png")
-    dataset: str | None = _IMAGES(
+    csv: Path | None = OUTPUT(None, "Also write the hits to this CSV.", makes="csv")
+    sheet: Path | None = OUTPUT(None, "Also save the queries and their hits to this PNG.", makes="png")
+    dataset: str | None = IMAGES(
         None, "Dataset that contains the images for --sheet, if they were moved after `labelkit embed`."
     )
 

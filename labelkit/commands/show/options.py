@@ -3,22 +3,16 @@
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from labelkit.options.base import panel
-from labelkit.options.shared import STORE, OverwriteOption, StoredImagesOptions
-
-_RUN = panel("Run")
-_IMAGES = panel("Images")
-
-_OUTPUT = panel("Output", preset=False)
-_PATCHES = panel("Patches")
+from labelkit.options.base import IMAGES, OPTION, OUTPUT, PATCHES, RUN, STORE
+from labelkit.options.shared import OverwriteOption, StoredImagesOptions
 
 
 class ImageOutputConfig(OverwriteOption):
     """Options shared by commands that write a single picture."""
 
-    out: Path = _OUTPUT(..., "PNG to write.", makes="png")
+    out: Path = OUTPUT(..., "PNG to write.", makes="png")
 
 
 class ShowPatchesConfig(StoredImagesOptions, ImageOutputConfig):
@@ -26,14 +20,14 @@ class ShowPatchesConfig(StoredImagesOptions, ImageOutputConfig):
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
 
-    index: Path = Field(..., description="Store (NAME.h5) with patches (embed --dense).", json_schema_extra=STORE)
-    rows: tuple[int, ...] | None = _IMAGES(
+    index: Path = STORE(..., "Store (NAME.h5) with patches (embed --dense).", aliases=["--store"])
+    rows: tuple[int, ...] | None = IMAGES(
         None, "Rows of the store to show, 0-based, comma-separated. Default: 4 rows chosen at random with --seed."
     )
-    patch: tuple[int, ...] | None = _PATCHES(
+    patch: tuple[int, ...] | None = PATCHES(
         None, "Patch of the first image, given as row,column, to compare with all patches. Default: the center."
     )
-    seed: int = _RUN(0, "Random seed for choosing images.", ge=0)
+    seed: int = RUN(0, "Random seed for choosing images.", ge=0)
 
     @model_validator(mode="after")
     def _check_row_choice(self) -> Self:
@@ -49,12 +43,12 @@ class ShowCurvesConfig(ImageOutputConfig):
 
     command: ClassVar[tuple[str, ...]] = ("show", "curves")
 
-    run: tuple[Path, ...] = Field(
-        ..., min_length=1, description="Comma-separated run folders from `labelkit train`, plotted on the same axes."
+    run: tuple[Path, ...] = OPTION(
+        ..., "Comma-separated run folders from `labelkit train`, plotted on the same axes.", min_length=1
     )
-    metrics: tuple[str, ...] | None = Field(
+    metrics: tuple[str, ...] | None = OPTION(
         None,
-        description="Metrics to plot, comma-separated: names in the log, or patterns such as diag/*/update_rel. "
+        "Metrics to plot, comma-separated: names in the log, or patterns such as diag/*/update_rel. "
         "Default: the loss, and the accuracies if any were logged.",
     )
-    over: Literal["step", "epoch"] = Field("step", description="Quantity on the x-axis.")
+    over: Literal["step", "epoch"] = OPTION("step", "Quantity on the x-axis.")

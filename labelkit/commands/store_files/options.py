@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, panel
-from labelkit.options.shared import STORE, IndexOption, OverwriteOption, ShardsOptions
+from labelkit.options.base import OUTPUT, STORE, StageConfig, panel
+from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOptions
 
-_STORE = panel("Store", preset=False)
 _RUN = panel("Run", preset=False)
-_OUTPUT = panel("Output", preset=False)
 
 
 class VerifyConfig(StageConfig):
@@ -18,13 +16,13 @@ class VerifyConfig(StageConfig):
 
     command: ClassVar[tuple[str, ...]] = ("verify",)
 
-    index: Path = Field(
+    index: Path = STORE(
         ...,
-        description="File or folder to check: a store with its results and patches, a folder of results, a result, "
-        "patches (folder or SET.json), matches, prototypes, a run folder or a checkpoint.",
-        json_schema_extra=STORE,
+        "File or folder to check: a store with its results and patches, a folder of results, a result, patches (folder "
+        "or SET.json), matches, prototypes, a run folder or a checkpoint.",
+        aliases=["--store"],
     )
-    images: Path | None = _STORE(
+    images: Path | None = STORE(
         None,
         "Also check the image files in this folder against the sizes and SHA-256 digests recorded in the store or the "
         "matches.",
@@ -36,7 +34,7 @@ class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
 
     command: ClassVar[tuple[str, ...]] = ("pack",)
 
-    out: Path = _OUTPUT(
+    out: Path = OUTPUT(
         ...,
         "File to write, with the store and all its results. A sharded store becomes one file unless --shards is set.",
         makes="store",
@@ -48,9 +46,7 @@ class StatusConfig(StageConfig):
 
     command: ClassVar[tuple[str, ...]] = ("status",)
 
-    index: Path | None = Field(
-        None, description="Store (NAME.h5) from `labelkit embed`, complete or not.", json_schema_extra=STORE
-    )
+    index: Path | None = STORE(None, "Store (NAME.h5) from `labelkit embed`, complete or not.", aliases=["--store"])
     run: Path | None = _RUN(None, "Run folder from `labelkit train`.")
 
     @model_validator(mode="after")

@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from labelkit.options.base import panel
+from labelkit.options.base import OUTPUT, STORE, panel
 from labelkit.options.shared import RESULT_NAME, AddedLabelsOption, IndexOption, OverwriteOption, StoredImagesOptions
 
-_STORE = panel("Store", preset=False)
-_OUTPUT = panel("Output", preset=False)
 _SELECTION = panel("Selection")
 
 
@@ -16,18 +14,18 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabe
 
     command: ClassVar[tuple[str, ...]] = ("suggest",)
 
-    result: str | None = _STORE(
+    result: str | None = STORE(
         None,
         "Result of `cluster` or `discover` whose groups, and confidences if any, indicate uncertain images.",
         pattern=RESULT_NAME,
     )
-    skip: Path | None = _STORE(
+    skip: Path | None = STORE(
         None,
         "CSV with a path column that lists images nobody could label. They and their near-duplicates are suggested "
         "only if no other images are left.",
     )
-    out: Path = _OUTPUT(..., "CSV to write, with columns path,label,usefulness,reason,guess.", makes="csv")
-    sheet: Path | None = _OUTPUT(None, "Also save the suggested images as a contact sheet to this PNG.", makes="png")
+    out: Path = OUTPUT(..., "CSV to write, with columns path,label,usefulness,reason,guess.", makes="csv")
+    sheet: Path | None = OUTPUT(None, "Also save the suggested images as a contact sheet to this PNG.", makes="png")
     num_images: int = _SELECTION(20, "Number of images to suggest.", ge=1, short="-n")
     strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = _SELECTION(
         "both",
