@@ -5,7 +5,7 @@ Names are imported on first use, as ``labelkit.embed`` or ``labelkit.open_store`
 
 from importlib import import_module
 
-from labelkit.commands.table import COMMANDS
+from labelkit.commands.table import COMMANDS, Group
 
 _OTHERS = {
     "Network": "labelkit.api.network",
@@ -29,7 +29,9 @@ def load_public_name(name: str) -> object:
         return getattr(import_module(_OTHERS[name]), name)
     for word, entry in COMMANDS.items():
         if python_name(word) == name:
-            return import_module("labelkit.api.functions").build_command_object(word, entry)
+            functions = import_module("labelkit.api.functions")
+            is_group = isinstance(entry, Group)
+            return functions.CommandGroup(word, entry) if is_group else functions.build_function((word,), entry)
     return None
 
 

@@ -67,11 +67,6 @@ class CommandGroup:
         return f"<labelkit.{self._word}: {', '.join(self)}>"
 
 
-def build_command_object(word: str, entry: Command | Group) -> object:
-    """Return the Python object for a command word: a function or a group of functions."""
-    return CommandGroup(word, entry) if isinstance(entry, Group) else build_function((word,), entry)
-
-
 def build_function(words: tuple[str, ...], command: Command) -> Callable[..., Result]:
     """Build the Python function of a command, with a signature and docstring for all of its options.
 

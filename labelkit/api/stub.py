@@ -11,7 +11,6 @@ import labelkit
 from labelkit.api import python_name
 from labelkit.api.functions import SOURCES
 from labelkit.commands.table import COMMANDS, Command, Group
-from labelkit.options.base import StageConfig
 
 STUB = Path(labelkit.__file__).with_suffix(".pyi")
 
@@ -48,22 +47,15 @@ def render_stub() -> str:
 
 
 def _render_function(word: str, command: Command, pad: str) -> str:
-    config_class = command.config_class()
+    fields = sorted(command.config_class().model_fields.items(), key=lambda item: not item[1].is_required())
     parameters = [
-        *_render_parameters(config_class),
-        *(f"{name}: str | PathLike[str] | None = None" for name in SOURCES),
+        f"{name}: {_render_type(field.annotation)}{'' if field.is_required() else ' = ...'}" for name, field in fields
     ]
+    parameters += [f"{name}: str | PathLike[str] | None = None" for name in SOURCES]
     lines = "".join(f"{pad}    {parameter},\n" for parameter in parameters)
     first = "    @staticmethod\n" if pad else ""
     doc = command.text.partition("\n")[0]
     return f'{first}{pad}def {python_name(word)}(\n{pad}    *,\n{lines}{pad}) -> Result:\n{pad}    """{doc}"""\n'
-
-
-def _render_parameters(config_class: type[StageConfig]) -> list[str]:
-    fields = sorted(config_class.model_fields.items(), key=lambda item: not item[1].is_required())
-    return [
-        f"{name}: {_render_type(field.annotation)}{'' if field.is_required() else ' = ...'}" for name, field in fields
-    ]
 
 
 def _render_type(annotation: object) -> str:

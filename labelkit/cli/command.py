@@ -13,7 +13,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from labelkit.cli.console import current_output, dump_json, escape_control, print_line, print_message, print_result
-from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, output_context
+from labelkit.cli.options import COMMON_PANEL, OUTPUT_PARAMETERS, Command, output_context
 from labelkit.commands.table import Command as StageCommand
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
@@ -85,7 +85,6 @@ def build_typer_command(command: StageCommand) -> Command:
 
 
 def _join_repeated(texts: Sequence[str], kind: object) -> str | list[str] | None:
-    """Join the values of a repeatable option."""
     if len(texts) < 2:
         return texts[0] if texts else None
     return [part for text in texts for part in split_list(text.strip(), kind)]
@@ -118,12 +117,10 @@ def _help_rank(field: FieldInfo) -> int:
 
 
 def _takes_all_arguments(field: FieldInfo) -> bool:
-    """Return whether a field takes all positional arguments."""
     return bool(field_extra(field, "positional")) and "tuple" in str(field.annotation)
 
 
 def _help_text(field: FieldInfo) -> str:
-    """Return the help text of a field: description, bounds, choices and default."""
     notes = [bounds(field)] if bounds(field) else []
     if _placeholder(field) == "CHOICE":
         notes.append("one of " + ", ".join(choices(field.annotation)))
@@ -183,8 +180,8 @@ def _build_common_option(
     return _build_keyword(name, Annotated[kind, option])
 
 
-def _build_keyword(name: str, annotation: object, default: object = None) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _build_keyword(name: str, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _build_completion(known: tuple[str, ...]) -> Callable[[str], list[str]] | None:
@@ -202,9 +199,7 @@ _COMMON_PARAMETERS = [
         "config", "YAML file with options; overrides the preset, but not command-line options.", "FILE", str | None
     ),
     _build_common_option("set", "Set an option by its key; can be repeated.", "KEY=VALUE", list[str] | None),
-    _build_keyword("json", JsonOption, default=False),
-    _build_keyword("quiet", QuietOption, default=False),
-    _build_keyword("verbose", VerboseOption, default=False),
+    *OUTPUT_PARAMETERS,
 ]
 
 

@@ -64,7 +64,6 @@ def print_result(result: SimpleResult) -> None:
     output = current_output()
     made = list(result.paths)
     if output.json:
-        # One key for all commands; the result may list the same paths under other keys as well.
         write(dump_json(result.to_json() | ({"made": made} if made else {})) + "\n")
     elif text := result.text:
         write(text)

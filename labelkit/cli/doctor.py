@@ -5,15 +5,15 @@ import platform
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
 from labelkit import __version__
 from labelkit.cache import cache_folder
-from labelkit.cli.console import print_line, print_result
-from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, output_context
+from labelkit.cli.console import current_output, print_line, print_result
+from labelkit.cli.options import with_output_options
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import CheckpointRefused, ResourceError
 
@@ -32,18 +32,18 @@ PARTS = (
 """Packages whose versions can affect results."""
 
 
-def version(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+@with_output_options
+def version() -> None:
     """Print the versions of labelkit and its dependencies; with -q, only labelkit's version.
 
     Example: labelkit version --json
     """
-    with output_context(json=json, quiet=quiet, verbose=verbose):
-        if quiet and not json:
-            print_line(__version__)
-            return
-        values = {"labelkit": __version__, "python": platform.python_version()}
-        values |= {name: found for name in PARTS if (found := find_package_version(name))}
-        print_result(SimpleResult(dict(values), shown=(Table("", ("part", "version"), list(values.items())),)))
+    if current_output().quiet and not current_output().json:
+        print_line(__version__)
+        return
+    values = {"labelkit": __version__, "python": platform.python_version()}
+    values |= {name: found for name in PARTS if (found := find_package_version(name))}
+    print_result(SimpleResult(dict(values), shown=(Table("", ("part", "version"), list(values.items())),)))
 
 
 def find_package_version(package: str) -> str | None:
@@ -64,38 +64,35 @@ class _Check:
     remedy: str = ""
 
 
-def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+@with_output_options
+def doctor() -> None:
     """Check Python, PyTorch, devices, threads, weights and the cache folder; exit with code 5 if a check fails.
 
     Example: labelkit doctor
     """
-    with output_context(json=json, quiet=quiet, verbose=verbose):
-        checks = [
-            _check_labelkit(),
-            _Check("python", "ok", f"{platform.python_version()} ({sys.executable})"),
-            _Check("system", "ok", platform.platform()),
-            *(
-                _Check(name, "ok", found)
-                if (found := find_package_version(name))
-                else _Check(name, "failed", "not installed", f"Run `python -m pip install {name}`.")
-                for name in PARTS
-            ),
-            *_check_torch(),
-            _check_weights(),
-            _check_cache(cache_folder()),
-        ]
-        values: dict[str, object] = {
-            "ok": all(check.status != "failed" for check in checks),
-            "checks": [
-                {"name": check.name, "status": check.status, "found": check.found, "remedy": check.remedy}
-                for check in checks
-            ],
-        }
-        rows = [(check.name, check.status, f"{check.found}  {check.remedy}".strip()) for check in checks]
-        print_result(SimpleResult(values, shown=(Table("", ("part", "status", "found"), rows),)))
-        failed = [check for check in checks if check.status == "failed"]
-        if failed:
-            raise ResourceError(failed[0].name, failed[0].found, failed[0].remedy)
+    checks = [
+        _check_labelkit(),
+        _Check("python", "ok", f"{platform.python_version()} ({sys.executable})"),
+        _Check("system", "ok", platform.platform()),
+        *(
+            _Check(name, "ok", found)
+            if (found := find_package_version(name))
+            else _Check(name, "failed", "not installed", f"Run `python -m pip install {name}`.")
+            for name in PARTS
+        ),
+        *_check_torch(),
+        _check_weights(),
+        _check_cache(cache_folder()),
+    ]
+    values: dict[str, object] = {
+        "ok": all(check.status != "failed" for check in checks),
+        "checks": [asdict(check) for check in checks],
+    }
+    rows = [(check.name, check.status, f"{check.found}  {check.remedy}".strip()) for check in checks]
+    print_result(SimpleResult(values, shown=(Table("", ("part", "status", "found"), rows),)))
+    failed = [check for check in checks if check.status == "failed"]
+    if failed:
+        raise ResourceError(failed[0].name, failed[0].found, failed[0].remedy)
 
 
 def _check_labelkit() -> _Check:
@@ -122,8 +119,7 @@ def _check_torch() -> list[_Check]:
     if torch.backends.mps.is_available():
         devices.append("mps")
     threads = f"{torch.get_num_threads()} of {os.cpu_count()} processors"
-    named = os.environ.get("OMP_NUM_THREADS")
-    if named:
+    if named := os.environ.get("OMP_NUM_THREADS"):
         threads += f" (OMP_NUM_THREADS={named})"
     return [_Check("devices", "ok", ", ".join(devices)), _Check("threads", "ok", threads)]
 

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from labelkit.cli.console import current_output, print_line, print_result
-from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, output_context
+from labelkit.cli.options import with_output_options
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.errors import ConfigError
 
 
-def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+@with_output_options
+def list_methods() -> None:
     """List the methods of `labelkit train`.
 
     Example: labelkit list methods
@@ -20,30 +21,27 @@ def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: 
     from labelkit.methods.registry import METHODS
     from labelkit.options.presets import available_presets
 
-    with output_context(json=json, quiet=quiet, verbose=verbose):
-        rows = [(name, spec.summary, ", ".join(available_presets(spec.config))) for name, spec in METHODS.items()]
-        _print_rows("methods", ("name", "summary", "presets"), rows)
+    rows = [(name, spec.summary, ", ".join(available_presets(spec.config))) for name, spec in METHODS.items()]
+    _print_rows("methods", ("name", "summary", "presets"), rows)
 
 
-def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+@with_output_options
+def list_datasets() -> None:
     """List the registered datasets; for your own folder or CSV, pass its path to --dataset.
 
     Example: labelkit list datasets
     """
     from labelkit.data.registry import DATASETS
 
-    with output_context(json=json, quiet=quiet, verbose=verbose):
-        rows = [(name, spec.num_classes, spec.license, spec.summary, spec.layout) for name, spec in DATASETS.items()]
-        _print_rows("datasets", ("name", "classes", "license", "summary", "layout"), rows)
+    rows = [(name, spec.num_classes, spec.license, spec.summary, spec.layout) for name, spec in DATASETS.items()]
+    _print_rows("datasets", ("name", "classes", "license", "summary", "layout"), rows)
 
 
+@with_output_options
 def list_backbones(
     pattern: Annotated[
         str, typer.Option("--pattern", metavar="GLOB", help="Show only matching names, such as vit_*dino*.")
     ] = "*",
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = False,
 ) -> None:
     """List the backbones of labelkit and timm, with the weights on this machine and their licenses.
 
@@ -52,18 +50,15 @@ def list_backbones(
     from labelkit.models.backbones.registry import list_backbones as backbone_names  # timm loads here, not in --help
     from labelkit.models.weights.published import describe_published
 
-    with output_context(json=json, quiet=quiet, verbose=verbose):
-        rows = [(name, *describe_published(name)) for name in backbone_names(pattern)]
-        _print_rows("backbones", ("name", "weights", "license"), rows)
+    rows = [(name, *describe_published(name)) for name in backbone_names(pattern)]
+    _print_rows("backbones", ("name", "weights", "license"), rows)
 
 
+@with_output_options
 def list_presets(
     pattern: Annotated[
         str, typer.Option("--pattern", metavar="GLOB", help="Show only matching METHOD/NAME, such as san/*.")
     ] = "*",
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = False,
 ) -> None:
     """List the presets with their commands and descriptions.
 
@@ -74,44 +69,43 @@ def list_presets(
     from labelkit.cli.config_classes import CONFIG_CLASSES
     from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name
 
-    with output_context(json=json, quiet=quiet, verbose=verbose):
-        found = [
-            (" ".join(config_class.command), name, path)
-            for config_class in CONFIG_CLASSES
-            for name, path in available_presets(config_class).items()
-            if fnmatchcase(f"{preset_folder_name(config_class.command)}/{name}", pattern)
-            # without presets inherited from another method
-            and path.parent.name == preset_folder_name(config_class.command)
-        ]
-        if not found:
-            remedy = "Pass METHOD/NAME, such as 'san/*'; `labelkit list presets` shows all presets."
-            raise ConfigError("--pattern", f"no preset matches {pattern}", remedy)
-        shown = [(command, name, preset_command(path), preset_comment(path)) for command, name, path in found]
-        columns = ("for", "name", "command", "about")
-        _print_rows("presets", columns, shown, name_column=1)
+    found = [
+        (" ".join(config_class.command), name, path)
+        for config_class in CONFIG_CLASSES
+        for name, path in available_presets(config_class).items()
+        if fnmatchcase(f"{preset_folder_name(config_class.command)}/{name}", pattern)
+        # without presets inherited from another method
+        and path.parent.name == preset_folder_name(config_class.command)
+    ]
+    if not found:
+        remedy = "Pass METHOD/NAME, such as 'san/*'; `labelkit list presets` shows all presets."
+        raise ConfigError("--pattern", f"no preset matches {pattern}", remedy)
+    shown = [(command, name, preset_command(path), preset_comment(path)) for command, name, path in found]
+    columns = ("for", "name", "command", "about")
+    _print_rows("presets", columns, shown, name_column=1)
 
 
-def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+@with_output_options
+def list_tables() -> None:
     """List the published tables that `labelkit reproduce` can reproduce, and those that it cannot.
 
     Example: labelkit list tables
     """
     from labelkit.pipelines.reproduce.tables import available_tables, left_out, read_table
 
-    with output_context(json=json, quiet=quiet, verbose=verbose):
-        tables = [read_table(name) for name in available_tables()]
-        if quiet and not json:
-            for table in tables:
-                print_line(table.name)
-            return
-        rows = [(table.name, table.source, table.place, len(table.rows), table.title) for table in tables]
-        missing = [(entry["source"], entry["place"], entry["reason"]) for entry in left_out()]
-        columns, why = ("name", "source", "place", "rows", "title"), ("source", "place", "reason")
-        values: dict[str, object] = {
-            "tables": [dict(zip(columns, row, strict=True)) for row in rows],
-            "left_out": [dict(zip(why, row, strict=True)) for row in missing],
-        }
-        print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("not included", why, missing))))
+    tables = [read_table(name) for name in available_tables()]
+    if current_output().quiet and not current_output().json:
+        for table in tables:
+            print_line(table.name)
+        return
+    rows = [(table.name, table.source, table.place, len(table.rows), table.title) for table in tables]
+    missing = [(entry["source"], entry["place"], entry["reason"]) for entry in left_out()]
+    columns, why = ("name", "source", "place", "rows", "title"), ("source", "place", "reason")
+    values: dict[str, object] = {
+        "tables": [dict(zip(columns, row, strict=True)) for row in rows],
+        "left_out": [dict(zip(why, row, strict=True)) for row in missing],
+    }
+    print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("not included", why, missing))))
 
 
 def _print_rows(what: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, name_column: int = 0) -> None:

@@ -216,19 +216,13 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
             sys.stdout.flush()
             return _exit_code(code)
         except Interrupted as interrupted:
-            _report_interrupt(interrupted)
-            return interrupted.exit_code
+            return _report_interrupt(interrupted)
         except BrokenPipeError:
-            _report_interrupt(Interrupted(BROKEN_PIPE_SIGNAL))
-            return 128 + BROKEN_PIPE_SIGNAL
+            return _report_interrupt(Interrupted(BROKEN_PIPE_SIGNAL))
         except Exception as error:
             if seen:  # a library wrapped the interrupt, or failed because of it
-                signalled = Interrupted(seen[0])
-                _report_interrupt(signalled)
-                return signalled.exit_code
-            if isinstance(error, LabelkitError):
-                return _report_error(error, output)
-            known = _as_resource_error(error)
+                return _report_interrupt(Interrupted(seen[0]))
+            known = error if isinstance(error, LabelkitError) else _as_resource_error(error)
             if known is not None:
                 return _report_error(known, output)
             write(traceback.format_exc(), sys.stderr)
@@ -274,9 +268,10 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
     return None
 
 
-def _report_interrupt(interrupted: Interrupted) -> None:
+def _report_interrupt(interrupted: Interrupted) -> int:
     if interrupted.signum != BROKEN_PIPE_SIGNAL:  # after a broken pipe, nobody would read a message
         print_error(f"stopped by {signal.Signals(interrupted.signum).name}")
+    return interrupted.exit_code
 
 
 def _exit_code(code: object) -> int:

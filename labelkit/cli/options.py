@@ -1,9 +1,11 @@
 """Options that all commands share: ``--json``, ``-q``, ``-v``."""
 
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
@@ -22,16 +24,30 @@ def _build_switch(text: str, *names: str) -> Any:
     return typer.Option(*names, metavar="", help=text, rich_help_panel=COMMON_PANEL)
 
 
-JsonOption = Annotated[bool, _build_switch("Print the result as one JSON object.", "--json")]
-QuietOption = Annotated[bool, _build_switch("Print only the paths of output files.", "--quiet", "-q")]
-VerboseOption = Annotated[
-    bool,
-    _build_switch(
-        "Also show the options that were set, log messages of libraries, and tracebacks of errors, on stderr.",
-        "--verbose",
-        "-v",
-    ),
+_VERBOSE = "Also show the options that were set, log messages of libraries, and tracebacks of errors, on stderr."
+_SWITCHES = {
+    "json": _build_switch("Print the result as one JSON object.", "--json"),
+    "quiet": _build_switch("Print only the paths of output files.", "--quiet", "-q"),
+    "verbose": _build_switch(_VERBOSE, "--verbose", "-v"),
+}
+OUTPUT_PARAMETERS = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, switch])
+    for name, switch in _SWITCHES.items()
 ]
+
+
+def with_output_options(function: Command) -> Command:
+    """Add the options that all commands share to a command, and apply them while it runs."""
+
+    @wraps(function)
+    def run(*, json: bool, quiet: bool, verbose: bool, **given: Any) -> None:
+        with output_context(json=json, quiet=quiet, verbose=verbose):
+            function(**given)
+
+    parameters = [*inspect.signature(function).parameters.values(), *OUTPUT_PARAMETERS]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect.signature
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 @contextmanager

@@ -161,7 +161,6 @@ if hasattr(os, "register_at_fork"):
 
 
 def _count_import_frames(frame: FrameType | None) -> int:
-    """Count the stack frames inside Python's import system."""
     count = 0
     while frame is not None:
         count += frame.f_code.co_filename.startswith("<frozen importlib.")

@@ -123,27 +123,16 @@ class _LineTask(Task):
             self._print_line(elapsed, finished=True)
 
     def _print_line(self, elapsed: float, *, finished: bool) -> None:
-        parts = [f"{self._done:,}/{self._total:,}"] if self._total is not None else [f"{self._done:,}"]
+        parts = [f"{self._done:,}" if self._total is None else f"{self._done:,}/{self._total:,}"]
         if self._total is None and not self._done:
             parts = []  # nothing was counted
         if finished:
             parts.append(f"done in {format_duration(elapsed)}")
         elif self._total and self._skipped < self._done <= self._total:
             parts.append(f"{format_duration(elapsed / (self._done - self._skipped) * (self._total - self._done))} left")
-        parts += format_info(self._info)
-        text = f"{self._description}: {', '.join(parts)}"
-        if finished:
-            self._progress.message(text)
-        else:
-            self._progress.show(text)
-
-
-def format_info(info: dict[str, object]) -> list[str]:
-    """Format values as ``name value`` pairs, with four digits for floats."""
-    return [
-        escape_control(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
-        for name, value in info.items()
-    ]
+        for name, value in self._info.items():
+            parts.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+        (self._progress.message if finished else self._progress.show)(f"{self._description}: {', '.join(parts)}")
 
 
 def format_duration(seconds: float) -> str:
