@@ -188,9 +188,9 @@ def test_drawn_patches_of_format_1_0_are_read(tmp_path):
 
 def test_an_unfinished_store_of_format_1_0_is_gone_on_with(tmp_path):
     shutil.copytree(FORMATS / "unfinished-store-1.0", tmp_path / "s.h5.run")
-    status = embedding_status(tmp_path / "s.h5")
-    assert (status.planned_parts, status.done_parts, status.num_images, status.damaged) == (2, 1, 3, [])
-    assert status.skipped == [("a/1.png", "truncated")]
+    status, damaged = embedding_status(tmp_path / "s.h5")
+    assert (status["parts"], status["images"]["done"], damaged) == ({"done": 1, "planned": 2}, 3, [])
+    assert status["skipped"] == [{"image": "a/1.png", "reason": "truncated"}]
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
     assert run.pending_parts() == [1]
     write_part(run, 1)

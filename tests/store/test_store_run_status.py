@@ -20,20 +20,21 @@ def part(run, number):
 
 
 def test_where_nothing_runs_there_is_no_status(tmp_path):
-    assert embedding_status(tmp_path / "s.h5") is None
+    assert embedding_status(tmp_path / "s.h5") == (None, [])
     make_store(tmp_path / "s.h5")
-    assert embedding_status(tmp_path / "s.h5") is None
+    assert embedding_status(tmp_path / "s.h5") == (None, [])
 
 
 def test_parts_rows_and_skipped_images_are_counted(run):
     write_part(run, 0, {1: "truncated"})
     write_part(run, 3, {7: "too large"})
     seen = []
-    status = embedding_status(run.out, seen.append)
-    assert (status.done_parts, status.num_images) == (2, 2)
-    assert status.skipped == [("a/1.png", "truncated"), (NOT_UTF8, "too large")]
-    assert status.num_bytes == sum(part(run, number).stat().st_size for number in (0, 3))
-    assert (status.damaged, seen) == ([], [1, 1])
+    status, damaged = embedding_status(run.out, seen.append)
+    assert (status["parts"]["done"], status["images"]["done"]) == (2, 2)
+    skipped = [("a/1.png", "truncated"), (NOT_UTF8, "too large")]
+    assert status["skipped"] == [{"image": name, "reason": reason} for name, reason in skipped]
+    assert status["bytes"] == sum(part(run, number).stat().st_size for number in (0, 3))
+    assert (status["damaged"], damaged, seen) == ([], [], [1, 1])
 
 
 def test_damaged_parts_are_named_and_left_as_they_are(run):
@@ -43,9 +44,10 @@ def test_damaged_parts_are_named_and_left_as_they_are(run):
     data[2000] ^= 1
     part(run, 1).write_bytes(data)
     part(run, 2).replace(part(run, 3))
-    status = embedding_status(run.out)
-    assert (status.done_parts, status.num_images) == (1, 2)
-    assert [(name, type(fault)) for name, fault in status.damaged] == [("000001.h5", Damaged), ("000003.h5", Mismatch)]
+    status, damaged = embedding_status(run.out)
+    assert (status["parts"]["done"], status["images"]["done"]) == (1, 2)
+    assert [fault["part"] for fault in status["damaged"]] == ["000001.h5", "000003.h5"]
+    assert [type(fault) for fault in damaged] == [Damaged, Mismatch]
     assert part(run, 1).read_bytes() == data
     assert run.pending_parts() == [1, 2, 3]
 

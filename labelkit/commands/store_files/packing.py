@@ -7,6 +7,7 @@ so all digests remain the same, and the same content gives the same bytes. For t
 
 import math
 from contextlib import ExitStack
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,7 @@ def pack_results(config: PackConfig) -> SimpleResult:
     if packed.num_shards:
         size += sum(path.stat().st_size for path in shards_folder(packed.path).glob("*.h5"))
     patches = patches_folder(config.index)
-    has_patches = patches.is_dir()
-    if has_patches:
+    if patches.is_dir():
         current_progress().message(f"the patch files in {patches} are stored separately and will not be removed")
     values: dict[str, object] = {
         "index": config.index,
@@ -52,7 +52,7 @@ def pack_results(config: PackConfig) -> SimpleResult:
         "shards": packed.num_shards,
         "results": list(packed.packed_results),
         "bytes": size,
-        "patches_left_out": has_patches,
+        "patches_left_out": patches.is_dir(),
     }
     split = f" in {packed.num_shards} shards" if packed.num_shards else ""
     title = f"{store.n:,} rows{split} and all results, {size / 1e6:.2f} MB"
@@ -98,13 +98,10 @@ def pack_store(
 
 def _add_contents(file: CheckedFile, group: str, contents: Contents) -> None:
     """Add the contents of a file except packed results; the file must stay open until everything is written."""
-    for path in [*file.groups, *file.datasets]:
+    for path in filterfalse(is_in_results, [*file.groups, *file.datasets]):
+        contents.attributes[f"{group}{path}".strip("/")] = dict(file.stored_attributes.get(path, {}))
+    for path, info in file.datasets.items():
         if not is_in_results(path):
-            values = file.stored_attributes.get(path, {})
-            contents.attributes[f"{group}{path}".strip("/")] = dict(values)
-    for path in file.datasets:
-        if not is_in_results(path):
-            info = file.datasets[path]
 
             def read(start: int, stop: int, path: str = path) -> NDArray[Any]:
                 return np.concatenate([*file.verified_blocks(path, start, stop)])

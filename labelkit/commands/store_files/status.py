@@ -1,7 +1,6 @@
 """Report the progress of an embedding or training run without changing anything."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def report_status(config: StatusConfig) -> SimpleResult:
     assert config.index is not None
     out = config.index
     with current_progress().task("parts") as task:
-        run = embedding_status(out, task.advance)
+        run, damaged = embedding_status(out, task.advance)
     patches_pending = patches_run_folder(out).exists()
     store: EmbeddingStore | None = None
     patches: PatchSet | None = None
@@ -65,31 +64,21 @@ def report_status(config: StatusConfig) -> SimpleResult:
         "patches": None
         if patches is None
         else {"patches": patches.num_patches, "dim": patches.dim, "dtype": patches.dtype, "layer": patches.layer},
-        "run": None
-        if run is None
-        else {
-            "folder": run.folder,
-            "parts": {"done": run.done_parts, "planned": run.planned_parts},
-            "images": {"done": run.num_images, "planned": run.planned_images},
-            "bytes": run.num_bytes,
-            "skipped": [{"image": name, "reason": reason} for name, reason in run.skipped],
-            "damaged": [{"part": name, **error.to_json()} for name, error in run.damaged],
-        },
+        "run": run,
     }
     is_done = run is None and not patches_pending
     state = "finished" if store and is_done else "unfinished" if store or not fault else "damaged"
     there = "finished" if store else "unusable" if fault else "not finished"
     tables = [Table(str(out), ["what", "found"], [["store", there], *_list_record_rows(records["store"])])]
-    tables += [
-        Table(title, ["what", "found"], _list_record_rows(records[title]))
-        for title in ("patches", "run")
-        if records[title]
-    ]
-    if run is not None and run.damaged:
-        tables.append(_fault_table([error for _, error in run.damaged]))
-    skipped = run.skipped if run is not None else store.skipped if store is not None else []
+    for title in ("patches", "run"):
+        if records[title]:
+            tables.append(Table(title, ["what", "found"], _list_record_rows(records[title])))
+    if damaged:
+        tables.append(_fault_table(damaged))
+    skipped = (run or records["store"] or {}).get("skipped")
     if skipped:
-        tables.append(_first_rows("skipped", ["image", "reason"], [[*pair] for pair in skipped], _SHOWN_SKIPPED))
+        rows = [[*image.values()] for image in skipped]
+        tables.append(_first_rows("skipped", ["image", "reason"], rows, _SHOWN_SKIPPED))
     faults = [] if fault is None else [fault.to_json()]
     values: dict[str, object] = {"index": out, "state": state, **records, "faults": faults}
     return SimpleResult(values, (), tuple(tables), fault=fault)
@@ -107,32 +96,9 @@ def _list_record_rows(record: dict[str, Any] | None) -> list[list[Cell]]:
     return rows
 
 
-@dataclass
-class RunStatus:
-    """Progress of an unfinished embedding run.
-
-    Attributes:
-        folder: folder of the run.
-        planned_images: number of images in the plan.
-        planned_parts: number of parts in the plan.
-        done_parts: number of intact finished parts.
-        num_images: number of images in these parts, without skipped images.
-        num_bytes: size of these parts in bytes.
-        skipped: names of images that could not be embedded, with reasons.
-        damaged: names and faults of damaged parts, which the resumed run recreates.
-    """
-
-    folder: Path
-    planned_images: int
-    planned_parts: int
-    done_parts: int = 0
-    num_images: int = 0
-    num_bytes: int = 0
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    damaged: list[tuple[str, StoreError]] = field(default_factory=list)
-
-
-def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
+def embedding_status(
+    out: Path, report: Callable[[int], None] = lambda count: None
+) -> tuple[dict[str, Any] | None, list[StoreError]]:
     """Return the progress of an unfinished embedding run after verifying its finished parts.
 
     Args:
@@ -140,7 +106,8 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
         report: called with 1 for each intact part.
 
     Returns:
-        The status, or ``None`` if there is no run.
+        The progress as JSON, in which ``done`` counts intact parts and their images, without skipped images (``None``
+        if there is no run); and the faults of damaged parts, which the resumed run recreates.
 
     Raises:
         Damaged: the plan of the run cannot be read.
@@ -148,14 +115,16 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
     """
     folder = embedding_run_folder(out)
     if read_plan(folder) is None:
-        return None
+        return None, []
     plan = read_stored_plan(folder)
     if plan is None:
         remedy = "Delete the run folder, or repeat the command with --overwrite."
         problem = "is not a valid plan: the file was changed, or the disk is failing"
         raise Damaged(str(folder / "plan.json"), problem, remedy)
     run = EmbeddingRun(out, plan)
-    status = RunStatus(folder, len(plan.sample_ids), plan.num_parts)
+    done: dict[Path, int] = {}  # number of images in each intact part
+    skipped: list[dict[str, str]] = []
+    damaged: dict[Path, StoreError] = {}
     for number in range(plan.num_parts):
         path = run.path(number)
         if not path.exists():
@@ -163,15 +132,21 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
         try:
             part = run.load(number)
         except StoreError as error:
-            status.damaged.append((path.name, error))
+            damaged[path] = error
             continue
-        status.done_parts += 1
-        status.num_images += len(part["embeddings"])
-        status.num_bytes += path.stat().st_size
-        names = (plan.sample_ids[row] for row in part["skipped/rows"].tolist())
-        status.skipped += zip(names, map(name_text, part["skipped/reasons"].tolist()), strict=True)
+        done[path] = len(part["embeddings"])
+        for row, reason in zip(part["skipped/rows"].tolist(), part["skipped/reasons"].tolist(), strict=True):
+            skipped.append({"image": plan.sample_ids[row], "reason": name_text(reason)})
         report(1)
-    return status
+    record = {
+        "folder": folder,
+        "parts": {"done": len(done), "planned": plan.num_parts},
+        "images": {"done": sum(done.values()), "planned": len(plan.sample_ids)},
+        "bytes": sum(path.stat().st_size for path in done),
+        "skipped": skipped,
+        "damaged": [{"part": path.name, **error.to_json()} for path, error in damaged.items()],
+    }
+    return record, list(damaged.values())
 
 
 def _inspect_training(run: Path) -> SimpleResult:
@@ -208,12 +183,7 @@ def _inspect_training(run: Path) -> SimpleResult:
     tables = [Table(str(run), ["what", "found"], _list_record_rows(shown))]
     if status.checkpoints:
         rows: list[list[Cell]] = [
-            [
-                found.folder.name,
-                found.state.get("epoch"),
-                round(found.num_bytes / 1e6, 2),
-                not found.faults,
-            ]
+            [found.folder.name, found.state.get("epoch"), round(found.num_bytes / 1e6, 2), not found.faults]
             for found in status.checkpoints
         ]
         tables.append(Table("checkpoints", ["checkpoint", "epochs done", "MB", "intact"], rows))
@@ -231,7 +201,7 @@ def _inspect_training(run: Path) -> SimpleResult:
     return SimpleResult(values, (), tuple(tables))
 
 
-def _fault_table(faults: list[StoreError] | list[LabelkitError]) -> Table:
+def _fault_table(faults: Sequence[LabelkitError]) -> Table:
     return Table("faults", ["where", "problem", "what to do"], [[f.where, f.problem, f.remedy] for f in faults])
 
 

@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.store_files.options import VerifyConfig
-from labelkit.errors import (
-    ConfigError,
-    Damaged,
-    DatasetError,
-    InputError,
-    LabelkitError,
-    NotAStore,
-    StoreError,
-)
+from labelkit.errors import ConfigError, Damaged, DatasetError, InputError, LabelkitError, NotAStore, StoreError
 from labelkit.files import NotRegularFileError, sha256_file
 from labelkit.progress import current_progress
 from labelkit.store import schema
@@ -93,8 +85,8 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
     tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
     if images is not None:
         total, wrong = images["total"], len(images["faults"])
-        columns = ["images", "unchanged", "changed or missing"]
-        tables.append(Table(f"images below {images['root']}", columns, [[total, total - wrong, wrong]]))
+        row = {"images": total, "unchanged": total - wrong, "changed or missing": wrong}
+        tables.append(Table.of_row(f"images below {images['root']}", row))
     return SimpleResult(values, (), tuple(tables), fault=_combine_faults(config.index, faults))
 
 
@@ -102,11 +94,10 @@ def _combine_faults(path: Path, faults: list[LabelkitError]) -> LabelkitError | 
     """Return the error to report: the only fault, a summary of several faults, or ``None``."""
     if len(faults) < 2:
         return faults[0] if faults else None
-    remedies = {fault.remedy for fault in faults}
-    if len(remedies) == 1:  # show it only once
-        listed = "".join(f"\n{fault.where}: {fault.problem}" for fault in faults)
-        return InputError(str(path), f"{len(faults)} faults:{listed}\n{remedies.pop()}")
-    return InputError(str(path), f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults))
+    is_shared = len({fault.remedy for fault in faults}) == 1  # show it only once
+    listed = [f"{fault.where}: {fault.problem}" if is_shared else str(fault) for fault in faults]
+    listed += [faults[0].remedy] if is_shared else []
+    return InputError(str(path), "\n".join([f"{len(faults)} faults:", *listed]))
 
 
 def _verify_folder(path: Path, report: Callable[[int], None]) -> list[FileCheck]:
@@ -122,8 +113,7 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[FileCheck]
         status = TrainingStatus(path)
         add_checkpoints(path, status)
         return _report_training(status)
-    checked = verify_results(path, report) if path.name.endswith(".results") else []
-    if checked:
+    if path.name.endswith(".results") and (checked := verify_results(path, report)):
         return checked
     problem = "contains nothing that can be verified"
     raise NotAStore(str(path), problem, "Pass a store, its .results or .patches, a run folder or a checkpoint.")
@@ -153,9 +143,9 @@ def _verify_image_files(
         if isinstance(found, EmbeddingStore) and (found.file_sizes / found.image_sizes.prod(axis=1) % 2 == 1).all():
             problem = f"the images of {path} come from a bundled or generated dataset without image files"
             raise ConfigError("--images", problem, "Remove --images.")
-        with current_progress().task("images", total=len(found.sample_ids)) as task:
-            bad = verify_images(root, found.sample_ids, found.sha256, task.advance)
         total = len(found.sample_ids)
+        with current_progress().task("images", total=total) as task:
+            bad = verify_images(root, found.sample_ids, found.sha256, task.advance)
         if bad:
             listed = "; ".join(f"{name}: {what}" for name, what in bad[:_NAMED_IMAGES])
             more = f"; and {len(bad) - _NAMED_IMAGES} more (--json lists all)" if len(bad) > _NAMED_IMAGES else ""
@@ -259,9 +249,6 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Fi
     return checked
 
 
-# ---- stores and results
-
-
 def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[FileCheck]:
     kind = file.attributes[""].get("kind")
     found = FileCheck("patches" if kind == "patches" else "store", str(path))
@@ -273,9 +260,8 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[FileChe
     with suppress(StoreError) if any(isinstance(one, Damaged) for one in found.faults) else found.collect_faults():
         store = EmbeddingStore(file, path)
     checked = [found]
-    names = store.packed_results if store is not None else ()
     digests: dict[str, str] = {}
-    for name in names:
+    for name in store.packed_results if store is not None else ():
         packed = FileCheck("result", f"{path}:/results/{name}")
         checked.append(packed)
         with packed.collect_faults():
@@ -335,9 +321,6 @@ def _compare_blocks(file: CheckedFile, found: FileCheck, report: Report) -> None
                 report(block.nbytes)
 
 
-# ---- images
-
-
 def verify_images(
     root: Path, sample_ids: Sequence[str], sha256: NDArray[np.uint8], report: Report = lambda count: None
 ) -> list[tuple[str, str]]:
@@ -360,13 +343,13 @@ def verify_images(
     faults: list[tuple[str, str]] = []
     for name, digest in zip(sample_ids, sha256, strict=True):
         try:
-            if bytes.fromhex(sha256_file(root / name)) != digest.tobytes():
-                faults.append((name, "SHA-256 differs"))
+            fault = "" if bytes.fromhex(sha256_file(root / name)) == digest.tobytes() else "SHA-256 differs"
         except NotRegularFileError:
-            faults.append((name, "not a regular file"))
+            fault = "not a regular file"
         except (FileNotFoundError, NotADirectoryError):
-            faults.append((name, MISSING))
+            fault = MISSING
         except OSError as error:
-            faults.append((name, error.strerror or str(error)))
+            fault = error.strerror or str(error)
+        faults += [(name, fault)] if fault else []
         report(1)
     return faults
