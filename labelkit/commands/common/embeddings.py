@@ -5,6 +5,7 @@ values computed from a block of rows; the rest is for Python, libraries and resu
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blo
 from labelkit.data.datasets import resolve_split
 from labelkit.errors import ConfigError, StoreError
 from labelkit.options.memory import MemoryConfig
+from labelkit.options.shared import find_newest_store
+from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
 
@@ -27,16 +30,22 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     split = resolve_split(split, store.split_names)
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
-        remedy = (
-            "Choose one of these splits, or all."
-            if store.split_names
-            else "Pass all, or run embed with --holdout 0.3 --split all."
-        )
+        remedy = "Pass all, or run embed with --holdout 0.3 --split all."
+        if store.split_names:
+            remedy = "Choose one of these splits, or all."
         raise ConfigError(option, f"{store.path} has no split {split!r} (it has: {known})", remedy)
     rows = np.asarray(store.rows(split), dtype=np.int64)
     if len(rows) == 0:
         raise ConfigError(option, f"{store.path} has no images in split {split!r}", "Choose another split, or all.")
     return rows
+
+
+def warn_of_newer_store(index: Path) -> None:
+    """Warn if ``labelkit start`` has created a newer store in the same folder."""
+    newest = find_newest_store(index.parent)
+    if newest is not None and newest.name != index.name:
+        warning = f"{index}: {newest.name} is newer; to use the newest store, pass --index {index.parent}"
+        current_progress().warning(warning)
 
 
 def labeled_rows(
@@ -75,11 +84,7 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
     Raises:
         StoreError: some embeddings contain NaN or infinity.
     """
-    whole = len(rows) == store.n
-    if whole:
-        features = np.ascontiguousarray(store.embeddings, dtype=np.float32)
-    else:
-        features = StoredRows(store.lazy_embeddings, rows, in_blocks=False).to_array()
+    features = stored_rows(store, rows).to_array()
     check_finite(store, rows, features)
     return features
 
@@ -165,12 +170,7 @@ def load_within_memory_limit(
 
 
 def stored_rows(
-    store: EmbeddingStore,
-    rows: NDArray[np.int64],
-    *,
-    unit: bool = False,
-    roots: bool = False,
-    in_blocks: bool = False,
+    store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False, roots: bool = False, in_blocks: bool = False
 ) -> StoredRows:
     """Return the embeddings of the given rows of a store, or their square roots, verified against their digests.
 

@@ -94,10 +94,10 @@ class EmbeddingDataset:
 def _read_stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None:
     """Return the view embeddings of a store after checking that none is all zeros; ``None`` if there are none."""
     views = store.view_embeddings
+    if views is None and needed:
+        remedy = "Embed the images with `labelkit embed --views 8`, or remove --row-views."
+        raise ConfigError("--row-views on", f"{store.path} has no embeddings of augmented views", remedy)
     if views is None:
-        if needed:
-            remedy = "Embed the images with `labelkit embed --views 8`, or remove --row-views."
-            raise ConfigError("--row-views on", f"{store.path} has no embeddings of augmented views", remedy)
         return None
     for where in blocks(store.n, views.shape[1] * views.shape[2]):
         zero = np.logical_not((views[where] != 0).any(axis=2))

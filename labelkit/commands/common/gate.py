@@ -11,7 +11,6 @@ from labelkit.options.gate import GateConfig, parse_limits, score_direction
 
 _NAMED_BY = ("result", "split", "classes")
 """Keys that identify an entry of ``scores``; their values, joined by ``/``, form the prefix of a score's full name."""
-_EVERYTHING = "all"
 
 
 def collect_scores_by_name(values: Mapping[str, object]) -> dict[str, float | None]:
@@ -51,7 +50,7 @@ def find_matching_scores(wanted: str, scores: Mapping[str, float | None]) -> lis
     """
     *parts, own = wanted.split("/")
     found = [name for name in scores if name.split("/")[-1] == own and set(parts) <= set(name.split("/")[:-1])]
-    whole = [name for name in found if name.split("/")[:-1] == [_EVERYTHING]]
+    whole = [name for name in found if name.split("/")[:-1] == ["all"]]
     return whole if whole and not parts else found
 
 
@@ -64,7 +63,7 @@ def check_score_limits(config: GateConfig, result: SimpleResult) -> tuple[Simple
         return result, None
     values, where = result.to_json(), " ".join(config.command)
     scores = collect_scores_by_name(values)
-    checks = []
+    checks: list[dict[str, Any]] = []
     for rule, texts, sign in (("fail-under", config.fail_under, 1), ("fail-over", config.fail_over, -1)):
         for wanted, limit in parse_limits(texts).items():
             names = find_matching_scores(wanted, scores)
@@ -79,19 +78,16 @@ def check_score_limits(config: GateConfig, result: SimpleResult) -> tuple[Simple
                 passed = value is not None and sign * (value - limit) >= 0
                 checks.append({"score": name, "value": value, "limit": limit, "rule": rule, "passed": passed})
     missed = [check for check in checks if not check["passed"]]
-    keys, columns = ("score", "value", "rule", "limit"), ["score", "value", "rule", "limit", "verdict"]
+    keys = ("score", "value", "rule", "limit")
     rows = [[*(check[key] for key in keys), "kept" if check["passed"] else "MISSED"] for check in checks]
-    table = Table("gate, as in --json", columns, rows)
+    table = Table("gate, as in --json", [*keys, "verdict"], rows)
     verdict = {"passed": not missed, "checks": checks}
     shown = SimpleResult(values | {"gate": verdict}, result.paths, (*result.shown, table))
     if not missed:
         return shown, None
-    lines = "".join(f"\n  {_describe_check(check)}" for check in missed)
+    lines = ""
+    for score, value, rule, limit in ([check[key] for key in keys] for check in missed):
+        side = "below" if rule == "fail-under" else "above"
+        said = f"{score} is undefined; {rule}" if value is None else f"{score} {value:.6g} is {side}"
+        lines += f"\n  {said} {limit:.6g}"
     return shown, GateError(where, f"{len(missed)} of {len(checks)} limits are not met:{lines}")
-
-
-def _describe_check(check: Mapping[str, Any]) -> str:
-    score, value, limit, rule = (check[key] for key in ("score", "value", "limit", "rule"))
-    if value is None:
-        return f"{score} is undefined; {rule} {limit:.6g}"
-    return f"{score} {value:.6g} is {'below' if rule == 'fail-under' else 'above'} {limit:.6g}"

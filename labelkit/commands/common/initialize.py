@@ -1,6 +1,5 @@
 """Initialize a method's weights from another run or a file."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +39,11 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out folder of a `labelkit train` run.")
     tensors = checkpoint.tensors(MODEL)
     where = str(checkpoint.folder)
-    taken = None
-    with suppress(CheckpointMismatch):
+    try:
         load_model_state(method, tensors, where)
-        taken = "the whole network"
-    taken = taken or method.load_matching_tensors(tensors, where)
+        taken: str | None = "the whole network"
+    except CheckpointMismatch:
+        taken = method.load_matching_tensors(tensors, where)
     if taken is None:
         kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
         load_model_state(backbone, kept, where)

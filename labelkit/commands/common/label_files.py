@@ -120,17 +120,13 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
         problem = f"{len(unknown)} of {len(texts)} images are not in {images.where}, first: {shown}"
         remedy = "Use paths relative to the image folder or to the CSV, or unique endings of these paths."
         raise DatasetError(str(path), problem, remedy)
-    placed: dict[int, str] = {}
     first: dict[int, str] = {}
     for name, text in texts.items():
-        place = places[name]
-        if placed.setdefault(place, text) != text:
-            problem = (
-                f"{name!r} is labeled {text!r}, but {first[place]!r}, the same image, is labeled {placed[place]!r}"
-            )
+        other = first.setdefault(places[name], name)
+        if texts[other] != text:
+            problem = f"{name!r} is labeled {text!r}, but {other!r}, the same image, is labeled {texts[other]!r}"
             raise DatasetError(str(path), problem, "Keep only one label for this image.")
-        first.setdefault(place, name)
-    return placed
+    return {place: texts[name] for place, name in first.items()}
 
 
 def skipped_rows(table: Path | None, store: EmbeddingStore) -> set[int]:

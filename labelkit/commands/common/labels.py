@@ -21,6 +21,7 @@ from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError
 from labelkit.files import sha256_file
 from labelkit.formatting import percent
+from labelkit.options.shared import AddedLabelsOption
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result
@@ -102,6 +103,12 @@ def choose_usable_labels(
         current_progress().message(f"{where}: ignoring {outside} labels of images that are not used here")
     source = {"file": option.name, "sha256": sha256_file(option)} | ({} if own_labels else {"own_labels": False})
     return UsableLabels(_merge_labels(labels, own, where, str(store.path)), truth, class_names, where, source)
+
+
+def read_usable_labels(config: AddedLabelsOption, store: EmbeddingStore, rows: NDArray[np.int64]) -> UsableLabels:
+    """Return the labels that a command may use according to its options; see ``choose_usable_labels``."""
+    column, own = config.label_column, config.own_labels
+    return choose_usable_labels(config.labels, store, rows, label_column=column, own_labels=own)
 
 
 def _drop_foreign_classes(

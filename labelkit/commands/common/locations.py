@@ -29,8 +29,7 @@ def find_model(fingerprint: str) -> Path | None:
 
 def record_image_location(store_digest: str, dataset: str, data_root: Path) -> None:
     """Record the dataset that a store was created from."""
-    named = Path(dataset)
-    text = str(named.resolve()) if named.exists() else dataset
+    text = str(Path(dataset).resolve()) if Path(dataset).exists() else dataset
     _write("images", store_digest, {"dataset": text, "data_root": str(data_root.resolve())})
 
 

@@ -97,22 +97,14 @@ class EmbeddingNetwork:
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
         """Return the model description to be recorded in a store."""
         spec, view = self.network.input_spec, self.view
-        preprocess = {
-            "decoder": DECODER,
-            "channels": spec.channels,
-            "size": view.size,
-            "resize_ratio": view.resize_ratio,
-            "crop": view.crop,
-            "interpolation": view.interpolation,
-            "mean": list(spec.mean),
-            "std": list(spec.std),
-        }
+        geometry = {name: getattr(view, name) for name in ("size", "resize_ratio", "crop", "interpolation")}
+        colors = {"channels": spec.channels, "mean": list(spec.mean), "std": list(spec.std)}
         return ModelIdentity(
             **self.network.identity,
             weights_fingerprint=self.weights or fingerprint(self.network),
             weights_file_sha256=self.weights_sha256,
             source=self.source,
-            preprocess=preprocess,
+            preprocess={"decoder": DECODER, **geometry, **colors},
             numerics=dict(numerics),
             trained_labels=self.trained_labels,
         )
@@ -181,29 +173,21 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
         return load_run_network(config.checkpoint)
     if config.backbone == "pixels":
         return build_pixel_network(config.image_size or 32, in_channels)
-    name = (
-        _best_backbone(fetch=config.pretrained, allow_several=whole)
-        if config.uses_best_backbone
-        else str(config.backbone)
-    )
-    pretrained = config.pretrained or config.uses_best_backbone
-    source = f"{_RANDOM}{config.seed}" if config.random_weights else None
-    parts = name.split(SEPARATOR)
-    image_size = config.image_size if len(parts) == 1 else None
+    name = str(config.backbone)
+    if config.uses_best_backbone:
+        name = _best_backbone(fetch=config.pretrained, allow_several=whole)
     networks = [
         BackboneNetwork(
             part,
-            pretrained=pretrained,
+            pretrained=config.pretrained or config.uses_best_backbone,
             weights=config.weights,
-            image_size=image_size or embedding_size(part),
+            image_size=config.image_size or embedding_size(part),
             in_channels=in_channels,
             seed=config.seed + number,
         )
-        for number, part in enumerate(parts)
+        for number, part in enumerate(name.split(SEPARATOR))
     ]
-    return (
-        _load_named_backbone(networks[0], source, config.weights) if len(parts) == 1 else _concatenate(networks, source)
-    )
+    return _make_ready(networks, f"{_RANDOM}{config.seed}" if config.random_weights else None, config.weights)
 
 
 def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
@@ -219,7 +203,6 @@ def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: 
 
 
 def _best_backbone(*, fetch: bool, allow_several: bool) -> str:
-    """Choose the best backbone whose weights are on this machine, and report the choice."""
     name = find_best_available_backbone(allow_several=allow_several)
     if name is None and fetch:
         return DEFAULT_DOWNLOAD
@@ -386,7 +369,7 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
     def built(weights: Path | None, source: str | None, location: Path | None, seed: int = 0) -> EmbeddingNetwork:
         network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed)
         # use the recorded ratio, regardless of the current default
-        return _load_named_backbone(network, source, location, model.preprocess.get("resize_ratio"))
+        return _make_ready([network], source, location, model.preprocess.get("resize_ratio"))
 
     if checkpoint is not None and checkpoint.is_dir():
         return load_run_network(checkpoint)
@@ -400,14 +383,12 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
     # the last known location, and the location of run/step if the run was trained in this folder
     run, _, step = model.source.rpartition("/")
     usual = Path("runs") / run / "checkpoints" / step if run and step.startswith("step-") else None
-    for candidate in (find_model(model.weights_fingerprint), usual):
-        if candidate is None:
-            continue
+    for candidate in filter(None, (find_model(model.weights_fingerprint), usual)):
         if not candidate.exists():
             tried.append(str(candidate))
             continue
         try:
-            found = load_run_network(candidate) if candidate.is_dir() else _find_recorded_network(model, candidate)
+            found = _find_recorded_network(model, candidate)
         except LabelkitError as error:
             tried.append(str(error))
             continue
@@ -420,21 +401,6 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
     problem = "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else "")
     remedy = "As --checkpoint, pass the run folder or weights file with which the store was created."
     raise CheckpointError(model.source, problem, remedy)
-
-
-def _concatenate(networks: list[BackboneNetwork], source: str | None) -> EmbeddingNetwork:
-    network = ConcatenatedNetworks(networks)
-    return EmbeddingNetwork(
-        network.eval().to(memory_format=torch.channels_last),
-        _center_view(network),
-        source=source or _AND.join(member.backbone.source for member in networks),
-    )
-
-
-def _center_view(network: InferenceNetwork, **changes: Any) -> ViewSpec:
-    spec = network.input_spec
-    values: dict[str, Any] = {"resize_ratio": spec.resize_ratio, "interpolation": "bicubic", **changes}
-    return ViewSpec(size=spec.size, crop="center", **values)
 
 
 def _load_recorded_networks(
@@ -453,28 +419,31 @@ def _load_recorded_networks(
         if weights is None and not is_random:
             problem = f"the store was created with {name}, whose weights are not on this machine"
             raise CheckpointError(source, problem, "Install or download these weights.")
-        network = BackboneNetwork(
-            name, weights=weights, image_size=embedding_size(name), in_channels=channels, seed=seed + number
-        )
-        if weights is not None:
-            network.backbone.source = source
+        size = embedding_size(name)
+        network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed + number)
         networks.append(network)
-    return _concatenate(networks, model.source)
+    return _make_ready(networks, model.source)
 
 
-def _load_named_backbone(
-    network: BackboneNetwork, source: str | None, weights: Path | None, resize_ratio: float | None = None
+def _make_ready(
+    members: list[BackboneNetwork], source: str | None, weights: Path | None = None, resize_ratio: float | None = None
 ) -> EmbeddingNetwork:
-    backbone = network.backbone
-    changes: dict[str, Any] = {} if resize_ratio is None else {"resize_ratio": resize_ratio}
-    if backbone.info.interpolation == "bilinear":
-        changes["interpolation"] = "bilinear"
+    """Return the embedding network of a backbone, or of several concatenated backbones."""
+    is_single = len(members) == 1
+    network = members[0] if is_single else ConcatenatedNetworks(members)
+    is_bilinear = is_single and members[0].backbone.info.interpolation == "bilinear"
+    view = ViewSpec(
+        size=network.input_spec.size,
+        crop="center",
+        resize_ratio=network.input_spec.resize_ratio if resize_ratio is None else resize_ratio,
+        interpolation="bilinear" if is_bilinear else "bicubic",
+    )
     # channels-last makes convolutions on a CPU twice as fast
     return EmbeddingNetwork(
         network.eval().to(memory_format=torch.channels_last),
-        _center_view(network, **changes),
-        source=source or backbone.source,
-        weights_sha256=backbone.weights_sha256,
+        view,
+        source=source or _AND.join(member.backbone.source for member in members),
+        weights_sha256=members[0].backbone.weights_sha256 if is_single else "",
         location=weights.resolve() if weights is not None else None,
         trained_labels=read_trained_labels(weights) if weights is not None else "",
     )

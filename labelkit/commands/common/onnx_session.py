@@ -24,8 +24,6 @@ from labelkit.store.embeddings import ModelIdentity
 
 DECODER: Final = "labelkit-1"
 _BATCH: Final = 32
-#: Up to this number of images, ONNX on the CPU is faster than loading PyTorch to use a GPU.
-_FEW: Final = 256
 
 
 class OnnxNetwork:
@@ -85,11 +83,6 @@ def load_cached_onnx_network(model: ModelIdentity, threads: int | None = None) -
     return OnnxNetwork(path, threads)
 
 
-def can_skip_torch(count: int, checkpoint: Path | None, device: str) -> bool:
-    """Return whether ``count`` images can be embedded without PyTorch (``--checkpoint`` and GPUs require it)."""
-    return checkpoint is None and (device == "cpu" or (device == "auto" and count <= _FEW))
-
-
 def embed_with_onnx(
     images: ImageDataset, model: ModelIdentity
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]] | None:
@@ -97,9 +90,8 @@ def embed_with_onnx(
     record = model.preprocess
     if record.get("decoder") != DECODER or record.get("crop") != "center":
         return None
-    of_pixels = model.source == "pixels" and model.name == "pixels"
-    network = None if of_pixels else load_cached_onnx_network(model)
-    if network is None and not of_pixels:
+    network = None
+    if not (model.source == model.name == "pixels") and (network := load_cached_onnx_network(model)) is None:
         return None
     kept: list[int] = []
     bad: list[tuple[int, str]] = []

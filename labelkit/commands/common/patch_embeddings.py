@@ -1,6 +1,5 @@
 """Select and write patch features while images are embedded."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,18 +114,3 @@ class PatchCollector:
             piece = np.concatenate(joined_rows), np.concatenate(values), joined, np.concatenate(regions)
             self._batches = []
             self._run.write_piece(self._pieces.pop(0), *piece)
-
-
-def summarize_patches(folder: Path, plan: PatchPlan, num_patches: int) -> dict[str, object]:
-    """Return a summary of the stored patches for a command's output."""
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    return {
-        "path": folder,
-        "patches": num_patches,
-        "grid": list(plan.grid),
-        "dim": plan.dim,
-        "dtype": plan.dtype,
-        "per_image": plan.per_image,
-        "layer": plan.layer,
-        "mib": round(size / 2**20, 2),
-    }

@@ -1,11 +1,17 @@
 """Results of commands: machine-readable values, output paths, and human-readable tables."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labelkit.errors import LabelkitError
+
+if TYPE_CHECKING:
+    from labelkit.options.base import StageConfig
 
 Cell = str | int | float | bool | Path | None
 """Table cell; None and NaN are shown as a dash."""
@@ -24,6 +30,11 @@ class Table:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+
+    @classmethod
+    def of_row(cls, title: str, row: Mapping[str, Cell]) -> Table:
+        """Return a table with a single row, passed as a mapping from column headings to cells."""
+        return cls(title, list(row), [list(row.values())])
 
     def __post_init__(self) -> None:
         """Check that each row has one cell per column."""
@@ -57,6 +68,15 @@ class SimpleResult:
     def to_json(self) -> dict[str, object]:
         """Return the values of the result."""
         return self.values
+
+
+def describe_dry_run(config: StageConfig, values: dict[str, object], plan: Sequence[Sequence[Cell]]) -> SimpleResult:
+    """Return the result of a command that only describes its plan: its options, and rows of two cells."""
+    from labelkit.options.base import format_value  # imports pydantic, which `labelkit --help` does not need
+
+    options = [[key, format_value(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    shown = Table("plan (nothing was written)", ["what", "value"], plan)
+    return SimpleResult(values, (), (Table("configuration", ["option", "value"], options), shown))
 
 
 def to_json_types(value: object) -> object:

@@ -1,6 +1,6 @@
 """Load the queries of ``retrieve``: rows of the store, rows of another store, or images, which the model embeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import check_features, check_rows, find_zero_embeddings
+from labelkit.commands.common.embeddings import check_features, find_zero_embeddings
 from labelkit.commands.common.images.read import open_single_image
-from labelkit.commands.common.onnx_session import can_skip_torch, embed_with_onnx
+from labelkit.commands.common.onnx_session import embed_with_onnx
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.registry import load_dataset
 from labelkit.data.tables import is_folder
@@ -20,6 +20,8 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.schema import SIGNATURE
 
+# Up to this number of images, ONNX on the CPU is faster than loading PyTorch to use a GPU.
+_FEW = 256
 _ZERO = "its embedding is all zeros, so it has no nearest neighbors"
 
 
@@ -72,16 +74,6 @@ def list_query_images(query: Path, **listing: Any) -> ImageDataset:
     return open_single_image(query)
 
 
-def load_store_queries(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
-    """Use rows of the searched store as queries.
-
-    Raises:
-        ConfigError: a row does not exist, or all embeddings are zero, with the cosine metric.
-    """
-    check_rows(store, rows, "--query-rows")
-    return _load_queries(store, np.asarray(rows, dtype=np.int64), store, "--query-rows")
-
-
 def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
     """Use all rows of another store as queries; both stores must have been created with the same model.
 
@@ -98,17 +90,20 @@ def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
             f"was embedded differently from {index.path}: {', '.join(differing)} differ",
             f"Embed the queries with the same model: {index.model.name} from {index.model.source}.",
         )
-    return _load_queries(store, np.arange(store.n, dtype=np.int64), index, str(query))
+    return load_queries(store, np.arange(store.n, dtype=np.int64), index, str(query))
 
 
-def _load_queries(store: EmbeddingStore, rows: NDArray[np.int64], index: EmbeddingStore, where: str) -> Queries:
+def load_queries(store: EmbeddingStore, rows: NDArray[np.int64], index: EmbeddingStore, where: str) -> Queries:
+    """Use rows of a store as queries for the store ``index``, which may be the same.
+
+    Raises:
+        ConfigError: all embeddings are zero, with the cosine metric.
+    """
     features = check_features(store, rows)
     usable = ~find_zero_embeddings(features) if index.metric == "cosine" else np.ones(len(rows), dtype=np.bool_)
-    skipped = tuple((store.sample_ids[row], _ZERO) for row in rows[~usable])
     if not usable.any():
         raise ConfigError(where, f"{store.sample_ids[rows[0]]}: {_ZERO}", "Choose other rows.")
-    for name, reason in skipped:
-        current_progress().warning(f"skipped {name}: {reason}")
+    skipped = _warn_of_skipped((store.sample_ids[row], _ZERO) for row in rows[~usable])
     rows, features = rows[usable], features[usable]
     own = store.content_digest == index.content_digest
     return Queries(
@@ -121,6 +116,13 @@ def _load_queries(store: EmbeddingStore, rows: NDArray[np.int64], index: Embeddi
         images=None,
         image_rows=rows,
     )
+
+
+def _warn_of_skipped(skipped: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    found = tuple(skipped)
+    for name, reason in found:
+        current_progress().warning(f"skipped {name}: {reason}")
+    return found
 
 
 def find_class_name(store: EmbeddingStore, row: int) -> str | None:
@@ -157,7 +159,8 @@ def embed_query_images(
         DatasetError: no image can be used.
         ResourceError: the device does not exist.
     """
-    quick = can_skip_torch(len(images), checkpoint, device)
+    # --checkpoint and GPUs require PyTorch
+    quick = checkpoint is None and (device == "cpu" or (device == "auto" and len(images) <= _FEW))
     found = embed_with_onnx(images, store.model) if quick else None
     if found is None:
         from labelkit.commands.common.networks import embed_queries, load_recorded_network
@@ -172,12 +175,10 @@ def embed_query_images(
         zero = find_zero_embeddings(embedded)
         bad += [(int(row), _ZERO) for row in rows[zero]]
         embedded, rows = embedded[~zero], rows[~zero]
-    skipped = tuple((images.sample_ids[row], reason) for row, reason in bad)
     if len(rows) == 0:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
+        reasons = "; ".join(f"{images.sample_ids[row]}: {reason}" for row, reason in bad[:5])
         raise DatasetError(where, f"has no image that can be used as a query ({reasons})", "Pass a JPEG or PNG file.")
-    for name, reason in skipped:
-        current_progress().warning(f"skipped {name}: {reason}")
+    skipped = _warn_of_skipped((images.sample_ids[row], reason) for row, reason in bad)
     digests = [np.frombuffer(images.source.read(int(row)).sha256, dtype=np.uint8) for row in rows]
     labels = [int(images.labels[row]) for row in rows]
     return Queries(

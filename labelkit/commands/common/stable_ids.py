@@ -222,16 +222,14 @@ def assign_stable_ids(
     place: dict[str | None, int] = {
         name: group for group, name in enumerate(earlier.names or ()) if earlier.is_class[group]
     }
-    fixed = [(place[name], group) for group, name in enumerate(classes or ()) if name in place]
-    for group, name in enumerate(classes or ()):
-        if name is not None:
-            # a labeled class never continues a different class
-            counts[[other for other in place.values() if other != place.get(name)], group] = 0
-    matched = match_groups(counts, fixed=fixed)
-    fresh = matched < 0
-    lasting = matched.copy()
+    named = {group: name for group, name in enumerate(classes or ()) if name is not None}
+    for group, name in named.items():
+        # a labeled class never continues a different class
+        counts[[other for other in place.values() if other != place.get(name)], group] = 0
+    lasting = match_groups(counts, fixed=[(place[name], group) for group, name in named.items() if name in place])
+    fresh = lasting < 0
+    kept = sorted(lasting[~fresh].tolist())
     lasting[fresh] = earlier.num_ids + np.arange(int(fresh.sum()))
-    kept = sorted(matched[~fresh].tolist())
     current_progress().message(
         f"{len(kept)} of {num_groups} groups keep their ids from {earlier.result.name} in {earlier.store.path}, based "
         f"on {len(before)} shared images"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import Result
+from labelkit.store.results import Result, list_results, newest_name, read_result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
 """Names of the values in the result's array ``decisions``; given: has a label; left out: not in the grouping."""
@@ -46,6 +46,19 @@ class StoredPredictions:
         if self.expected is None:
             return None
         return round(float(self.expected[np.isin(self.kinds, list(kinds))].sum()))
+
+
+def read_answer(store: EmbeddingStore, name: str | None) -> Result:
+    """Read a result of ``discover answer``, by default the newest one.
+
+    Raises:
+        StoreError: the result does not exist, or does not contain predictions.
+    """
+    result = read_result(store, name or newest_name(list_results(store), "answer"))
+    if result.kind != "answers":
+        problem = f"contains {result.kind} (from {result.stage}), not predictions"
+        raise StoreError(result.where, problem, "Pass a result of `labelkit discover answer` as --answer.")
+    return result
 
 
 def read_stored_predictions(result: Result, min_confidence: float | None = None) -> StoredPredictions:

@@ -394,7 +394,6 @@ def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
     ``auto``: the split whose options are passed, else all labels of own data, or a registered dataset's standard split.
     """
     kind: str = config.label_split
-    has_class_options = config.num_old_classes is not None or config.old_classes is not None
     if _labels_file(config) is not None:
         kind = "given"
     elif kind == "auto" and config.num_labels is not None:
@@ -404,8 +403,9 @@ def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
     elif kind == "auto" and config.dataset in DATASETS:
         kind = config.full_label_split
     elif kind == "auto":
-        drawn = config.label_ratio != type(config).model_fields["label_ratio"].default
-        kind = "gcd" if has_class_options or drawn else "given"
+        fields = type(config).model_fields
+        names = ("num_old_classes", "old_classes", "label_ratio")
+        kind = "gcd" if any(getattr(config, name) != fields[name].default for name in names) else "given"
     owners = {"num_old_classes": "gcd", "old_classes": "gcd", "num_labels": "few-labels", "label_seed": "few-labels"}
     for name, owner in owners.items():
         if getattr(config, name) is not None and kind != owner:

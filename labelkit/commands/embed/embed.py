@@ -32,25 +32,17 @@ from labelkit.commands.common.onnx_session import (
     onnx_version,
     read_onnx_record,
 )
-from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, plan_patches, summarize_patches
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, plan_patches
+from labelkit.commands.common.results import Cell, SimpleResult, Table, describe_dry_run
 from labelkit.commands.common.training_data import list_dataset, warn_about_blank_images
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
 from labelkit.commands.embed.reuse import copy_rows, plan_reuse
 from labelkit.commands.embed.stored_embeddings import apply_head_to_store, store_summary
-from labelkit.data.datasets import (
-    ArraySource,
-    FileSource,
-    ImageDataset,
-    ImageSource,
-    SelectedSource,
-    select_source,
-)
+from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, SelectedSource, select_source
 from labelkit.data.views.recipes import StoredRecipe, stored_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.data.workers import Reader, count_workers
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
-from labelkit.options.base import format_value
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -88,8 +80,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     for note in work.dataset.notes:
         progress.message(note)
     started = time.monotonic()
-    begun = _begin(work)
-    work, run, patches = begun
+    begun = work, run, patches = _begin(work)
     embedded_now = _embed_pending(begun)
     store = _publish(begun)
     warn_about_blank_images(work.dataset, work.lost)
@@ -107,17 +98,10 @@ def _choose_views(
     """Return the augmentation for further views and its record in the store; ``None`` if no views are requested."""
     if config.views is None:
         return None, None
-    recipe: StoredRecipe
-    if config.view_augmentation == "auto":
-        recipe = "box" if dataset.photographic else "digits"
-    else:
-        recipe = config.view_augmentation
+    auto: StoredRecipe = "box" if dataset.photographic else "digits"
+    recipe = auto if config.view_augmentation == "auto" else config.view_augmentation
     spec = stored_view(
-        plain.size,
-        recipe,
-        interpolation=plain.interpolation,
-        chiral=dataset.chiral,
-        photographic=dataset.photographic,
+        plain.size, recipe, interpolation=plain.interpolation, chiral=dataset.chiral, photographic=dataset.photographic
     )
     unchanged = asdict(ViewSpec(spec.size))
     numbers = {key: value for key, value in asdict(spec).items() if key == "size" or value != unchanged[key]}
@@ -234,11 +218,9 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
 
 
 def _begin(work: _EmbeddingJob) -> _StartedRun:
-    """Start or resume the run."""
     config, plan, network = work.config, work.plan, work.model.network
-    patch_plan = None
-    if work.patch_shape is not None:
-        patch_plan = plan_patches(config, network, plan, work.patch_shape)
+    shape = work.patch_shape
+    patch_plan = None if shape is None else plan_patches(config, network, plan, shape)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
     if work.uses_onnx and not run.already_done:
@@ -295,7 +277,6 @@ def _begin_once(options: str) -> _StartedRun:
 
 
 def _embed_part_elsewhere(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
-    """Embed one part in a worker process; see ``_embed_part`` and ``_EmbeddingJob.lost``."""
     begun = _begin_once(options)
     begun.work.lost.clear()
     return _embed_part(begun, *part, Task()), dict(begun.work.lost)
@@ -353,14 +334,15 @@ def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, sec
         ]
         tables.append(Table("embeddings copied from existing stores", ["from", "rows"], shown))
     if patches is not None:
-        found = summarize_patches(patches_folder(out), patches.plan, open_patches(store).num_patches)
-        values["patches"] = found
-        paths.append(patches_folder(out))
-        grid, plan = patches.plan.grid, patches.plan
-        cells: list[Cell] = [found["patches"], f"{grid[0]} x {grid[1]}", plan.per_image or "all", plan.dim]  # type: ignore[list-item] # a count
-        row = [*cells, plan.dtype, plan.layer, found["mib"], patches_folder(out)]
-        columns = ["patches", "grid", "per image", "dim", "type", "layer", "MiB", "path"]
-        tables.append(Table("", columns, [row]))  # type: ignore[list-item] # a number, as above
+        plan, folder, count = patches.plan, patches_folder(out), open_patches(store).num_patches
+        mib = round(sum(path.stat().st_size for path in folder.iterdir()) / 2**20, 2)
+        record = {"path": folder, "patches": count, "grid": list(plan.grid)}
+        facts = {name: getattr(plan, name) for name in ("dim", "dtype", "per_image", "layer")}
+        values["patches"] = record | facts | {"mib": mib}
+        paths.append(folder)
+        row: dict[str, Cell] = {"patches": count, "grid": f"{plan.grid[0]} x {plan.grid[1]}"}
+        row |= {"per image": plan.per_image or "all", "dim": plan.dim, "type": plan.dtype, "layer": plan.layer}
+        tables.append(Table.of_row("", row | {"MiB": mib, "path": folder}))
     if store.skipped:
         tables.append(Table("skipped images", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
     return SimpleResult(values, tuple(paths), tuple(tables), unchanged=already_done)
@@ -453,26 +435,23 @@ def _embed_rows(
         **views,
     )
     for batch in loader if len(rows) else ():
+        crops, keep = batch.crops, batch.readable
+        assert crops is not None
+        skipped.extend(batch.bad)
+        work.lost.update(crops.lost)
         with torch.inference_mode(), runtime.autocast():
             if collector is None:
                 features, maps = work.embed(batch.images), None
             else:
                 features, maps = network.embed_with_patches(batch.images)
             outputs = network.classify(features) if plan.extras else None
-        crops = batch.crops
-        assert crops is not None
-        skipped.extend(batch.bad)
-        work.lost.update(crops.lost)
-        keep = batch.readable
-        embedded = features.float().cpu().numpy()[keep]
-        found["embeddings"].append(embedded)
+            of_views = [work.embed(images).float().cpu().numpy()[keep] for images in batch.views]
+        found["embeddings"].append(features.float().cpu().numpy()[keep])
         if views:
-            with torch.inference_mode(), runtime.autocast():
-                of_views = [work.embed(images).float().cpu().numpy()[keep] for images in batch.views]
             found[VIEWS].append(np.concatenate(of_views, axis=1))
         if not all(np.isfinite(found[name][-1]).all() for name in ("embeddings", *([VIEWS] if views else []))):
             raise DivergenceError(
-                f"{config.dataset} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
+                f"{config.dataset} rows {batch.rows[0]} to {batch.rows[-1]}",
                 "the network produces NaN or infinite embeddings",
                 "Use --precision float32, or another checkpoint.",
             )
@@ -522,13 +501,8 @@ def _describe_plan(work: _EmbeddingJob) -> SimpleResult:
         patches = plan_patches(config, model.network, plan, shape)
         values["patches"] = f"{patches.count} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
         values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
-    rows_shown = [[key, str(value)] for key, value in values.items() if key != "config"]
-    options = [[key, format_value(value, longest=None)] for key, value in config.to_yaml_dict().items()]
-    shown = (
-        Table("configuration", ["option", "value"], options),
-        Table("plan (nothing was written)", ["what", "value"], rows_shown),
-    )
-    return SimpleResult(values, (), shown)
+    rows_shown: list[list[Cell]] = [[key, str(value)] for key, value in values.items() if key != "config"]
+    return describe_dry_run(config, values, rows_shown)
 
 
 # ---- runtime: chosen once and recorded, so that a resumed run uses the same one
@@ -551,8 +525,7 @@ def _choose_numerics(
         before = read_recorded_numerics(config.extend)
     batch_size = config.batch_size or int(before.get("batch_size") or default_batch_size(runtime.device))
     numerics = collect_numerics_settings(runtime, config.precision, batch_size)
-    if config.fast_decode:
-        numerics["fast_decode"] = True
+    numerics |= {"fast_decode": True} if config.fast_decode else {}
     if config.runtime == "torch":
         return numerics
     if runtime.device.type != "cpu" or config.precision != "float32":
@@ -566,17 +539,17 @@ def _choose_numerics(
     if config.runtime == "onnx" and needs:
         raise ConfigError("--runtime onnx", f"requires {needs}", "Use --runtime torch or auto.")
     is_chosen = not needs
-    if config.runtime == "auto" and is_chosen:
-        if before:
-            is_chosen = _ONNX in before
-        elif num_images < _WORTH_AN_EXPORT or not _is_depthwise(model.network):
-            is_chosen = False
-        else:
-            identity = model.identity({})
-            cache_onnx(model.network, identity)
-            record = read_onnx_record(identity)
-            is_chosen = record is not None and "failed" not in record
+    if config.runtime == "auto" and is_chosen and before:
+        is_chosen = _ONNX in before
+    elif config.runtime == "auto" and is_chosen:
+        is_chosen = num_images >= _WORTH_AN_EXPORT and _is_depthwise(model.network) and _can_export(model)
     return numerics | {_ONNX: onnx_version()} if is_chosen else numerics
+
+
+def _can_export(model: EmbeddingNetwork) -> bool:
+    identity = model.identity({})
+    cache_onnx(model.network, identity)
+    return "failed" not in (read_onnx_record(identity) or {"failed": "not cached"})
 
 
 def _is_depthwise(network: nn.Module) -> bool:

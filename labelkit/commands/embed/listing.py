@@ -77,13 +77,10 @@ def select_by_run_split(
             if _is_any_set(config, (name,)):
                 remedy = f"Remove {flag(name)}."
                 if name not in _HOLDING:
-                    remedy += (
-                        " --label-split and --old-classes have an effect only if the run was trained without labels "
-                        "(--label-split none)."
-                    )
-                raise ConfigError(
-                    flag(name), f"has no effect, since the label split of run {config.checkpoint} is used", remedy
-                )
+                    remedy += " --label-split and --old-classes have an effect only if the run was trained without "
+                    remedy += "labels (--label-split none)."
+                problem = f"has no effect, since the label split of run {config.checkpoint} is used"
+                raise ConfigError(flag(name), problem, remedy)
         own_splits = has_own_splits(dataset) and not run_split.get("replaces_splits")
         if run_split.get("held_out") and not own_splits:
             dataset = apply_holdout(dataset, run_split["held_out"])
@@ -129,7 +126,6 @@ def _has_run_files(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
 
 
 def _split_keys(text: str) -> set[str]:
-    """Split a string from ``label_keys`` into its keys."""
     return {text[start : start + 16] for start in range(0, len(text), 16)}
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, list_store_embeddings, read_embedding_model
@@ -103,39 +102,33 @@ def _write(
 ) -> None:
     store, network = data.store, run.method.main_network().to(runtime.device)
     dataset = list_store_embeddings(store)
+    labeled, old = dataset.given, None
     if is_run_dataset(run.saved, dataset):
         dataset = apply_run_labels(run.saved, dataset)
         labeled, old = find_run_labels(run.saved, dataset)
-    else:
-        labeled = dataset.given
-        old = _find_used_classes(dataset.labels[labeled], len(dataset.class_names))
-    order = (
-        output_column_order(run.saved, network.num_outputs, dataset, old, include=config.logits)
-        if config.logits
-        else None
-    )
+    used = np.isin(np.arange(len(dataset.class_names)), dataset.labels[labeled])
+    old = used if old is None else old
+    order = output_column_order(run.saved, network.num_outputs, dataset, old, include=True) if config.logits else None
     embedded: list[Tensor] = []
     outputs: list[Tensor] = []
     with current_progress().task("embed", total=store.n) as task, torch.inference_mode():
         for start in range(0, store.n, _ROWS_AT_A_TIME):
             part = torch.from_numpy(data.features[start : start + _ROWS_AT_A_TIME]).to(runtime.device)
-            embedded.append(network.embed(part))
-            outputs.append(network.classify(embedded[-1]).cpu())
-            embedded[-1] = embedded[-1].cpu()
+            found = network.embed(part)
+            embedded.append(found.cpu())
+            outputs.append(network.classify(found).cpu())
             task.advance(len(part))
-    embeddings = torch.cat(embedded).float().numpy()
+    embeddings, has_classes = torch.cat(embedded).float().numpy(), bool(dataset.class_names)
     plan = EmbeddingPlan(
         sample_ids=store.sample_ids,
         model=model,
         dim=embeddings.shape[1],
         batch_size=1,
         dtype=config.dtype,
-        labels=dataset.labels if dataset.class_names else store.labels,
+        labels=dataset.labels if has_classes else store.labels,
         class_names=dataset.class_names,
-        labeled=labeled if dataset.class_names else None,
-        old_classes=_find_used_classes(dataset.labels[labeled], len(dataset.class_names))
-        if dataset.class_names
-        else None,
+        labeled=labeled if has_classes else None,
+        old_classes=used if has_classes else None,
         splits=store.splits,
         split_names=store.split_names,
     )
@@ -150,10 +143,6 @@ def _write(
         shards=config.shards,
         overwrite=config.overwrite,
     )
-
-
-def _find_used_classes(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
-    return np.isin(np.arange(num_classes), labels)
 
 
 def store_summary(
@@ -185,6 +174,6 @@ def store_summary(
         "seconds": round(seconds, 2),
         "images_per_second": round(embedded_now / seconds, 1) if embedded_now else None,
     }
-    columns = ["store", "rows", "dim", "labeled", "skipped", "model", "seconds"]
-    row: list[Cell] = [store.path, store.n, store.dim, labeled, len(store.skipped), model.name, round(seconds, 1)]
-    return SimpleResult(values, (store.path,), (Table("", columns, [row]),), unchanged=already_done)
+    row: dict[str, Cell] = {"store": store.path, "rows": store.n, "dim": store.dim, "labeled": labeled}
+    row |= {"skipped": len(store.skipped), "model": model.name, "seconds": round(seconds, 1)}
+    return SimpleResult(values, (store.path,), (Table.of_row("", row),), unchanged=already_done)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +48,7 @@ class _PatchQuery:
     images: ImageDataset | None
 
 
-@dataclass(frozen=True)
-class _PatchHit:
+class _PatchHit(NamedTuple):
     """Search result: row of the store, row and column in the patch grid, box in pixels, and score."""
 
     row: int
@@ -124,35 +124,24 @@ def find_nearest_in_blocks(
         candidates = np.flatnonzero(wanted & rows.any(axis=1) if metric == "cosine" else wanted)
         if len(candidates):
             near, places = knn(query[None], rows[candidates], min(k, len(candidates)), metric=metric)
-            scores, numbers = (
-                np.concatenate([scores, near[0]]),
-                np.concatenate([numbers, start + candidates[places[0]]]),
-            )
+            scores, numbers = np.append(scores, near[0]), np.append(numbers, start + candidates[places[0]])
             order = np.lexsort((numbers, scores if metric == "l2" else -scores))[:k]
             scores, numbers = scores[order], numbers[order]
     return scores, numbers
 
 
 def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> _PatchQuery:
-    """Load the query patch specified by the options."""
     images: ImageDataset | None = None
     if config.query_rows is not None:
         (row,) = check_rows(store, config.query_rows, "--query-rows")
-        name, image, digest, label = (
-            store.sample_ids[row],
-            patches.image(row),
-            store.sha256[row],
-            find_class_name(store, row),
-        )
+        name, image, digest = store.sample_ids[row], patches.image(row), store.sha256[row]
+        label = find_class_name(store, row)
     else:
         assert config.query is not None
         if is_store(config.query) or config.query.is_dir():
             problem = f"{config.query} is not an image file, but a patch must belong to a single image"
             raise ConfigError("--query", problem, "Pass an image file, or --query-rows ROW.")
-        from labelkit.commands.common.networks import (
-            compute_query_patches,  # imports PyTorch
-            load_recorded_network,
-        )
+        from labelkit.commands.common.networks import compute_query_patches, load_recorded_network  # imports PyTorch
 
         images = list_query_images(config.query, **config.listing())
         model = load_recorded_network(store.model, config.checkpoint)
@@ -179,7 +168,6 @@ def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: Pa
 
 
 def _parse_query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
-    """Return the row and column of the patch specified by ``--patch`` or ``--pixel``."""
     rows, columns = image.grid
     if config.patch is not None:
         return parse_patch_position(config.patch, image.grid, name)

@@ -2,17 +2,16 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import find_zero_embeddings, fits_in_memory, stored_rows
+from labelkit.commands.common.embeddings import check_rows, find_zero_embeddings, fits_in_memory, stored_rows
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images, read_image_pixels
 from labelkit.commands.common.labels import override_store_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -23,7 +22,7 @@ from labelkit.commands.common.search_queries import (
     is_store,
     list_query_images,
     load_other_store_queries,
-    load_store_queries,
+    load_queries,
 )
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
@@ -51,11 +50,13 @@ DUPLICATE_COSINE = 1 - 1e-6
 Duplicate = Literal["itself", "same file", "same picture"]
 
 
-@dataclass(frozen=True)
-class _Hit:
+class _Hit(NamedTuple):
     row: int
     score: float
     duplicate: Duplicate | None
+
+
+_Hits = list[list[_Hit]]  # per query
 
 
 def retrieve_images(config: RetrieveConfig) -> SimpleResult:
@@ -101,7 +102,8 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     elif config.query is not None:
         queries = load_other_store_queries(store, config.query)
     else:
-        queries = load_store_queries(store, config.query_rows or ())
+        rows_asked = check_rows(store, config.query_rows or (), "--query-rows")
+        queries = load_queries(store, np.asarray(rows_asked, dtype=np.int64), store, "--query-rows")
     if config.k > len(rows):
         problem = f"{config.k} hits were requested, but only {len(rows)} embeddings are nonzero"
         raise ConfigError("-k", problem, "Lower -k.")
@@ -116,7 +118,7 @@ def _search(
     chosen: NDArray[np.bool_],
     queries: Queries,
     config: RetrieveConfig,
-) -> tuple[list[list[_Hit]], CachedIndex | None, float]:
+) -> tuple[_Hits, CachedIndex | None, float]:
     """Return the hits per query, the index (if one was used), and the search time in seconds.
 
     ``features`` (g, d) are the gallery, ``rows`` (g,) its row numbers in the store, and ``chosen`` (g,) a mask of the
@@ -190,7 +192,7 @@ def _search(
 def _build_result(
     store: EmbeddingStore,
     queries: Queries,
-    hits: list[list[_Hit]],
+    hits: _Hits,
     index: CachedIndex | None,
     seconds: float,
     config: RetrieveConfig,
@@ -202,17 +204,9 @@ def _build_result(
         entries: list[dict[str, object]] = []
         for rank, hit in enumerate(hits[q], start=1):
             sample_id, label = store.sample_ids[hit.row], find_class_name(store, hit.row)
-            entries.append(
-                {
-                    "rank": rank,
-                    "sample_id": sample_id,
-                    "row": hit.row,
-                    "score": hit.score,
-                    "label": label,
-                    "same_file": hit.duplicate in ("itself", "same file"),
-                    "duplicate": hit.duplicate,
-                }
-            )
+            entry = {"rank": rank, "sample_id": sample_id, "row": hit.row, "score": hit.score, "label": label}
+            same_file = hit.duplicate in ("itself", "same file")
+            entries.append({**entry, "same_file": same_file, "duplicate": hit.duplicate})
             cells.append([name, rank, sample_id, label, hit.score, hit.duplicate or ""])
             score = f"{hit.score:.9g}"
             lines.append((name, rank, sample_id, hit.row, label or "", score, hit.duplicate or ""))
@@ -260,7 +254,7 @@ def _settings(config: RetrieveConfig) -> dict[str, object]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
-def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]], config: RetrieveConfig) -> Path:
+def _write_result(store: EmbeddingStore, queries: Queries, hits: _Hits, config: RetrieveConfig) -> Path:
     """Write the neighbors next to the store; queries that are not rows of the store have row -1."""
     assert config.result is not None
     shape = len(hits), max(1, max(len(found) for found in hits))
@@ -285,19 +279,15 @@ def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]
     )
 
 
-def _write_sheet(
-    path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]
-) -> Path:
+def _write_sheet(path: Path, queries: Queries, store: EmbeddingStore, gallery: ImageDataset, hits: _Hits) -> Path:
     from labelkit.commands.common.images.contact_sheet import SheetCell, write_contact_sheet
 
-    picture = make_pixel_reader(images)
+    picture = make_pixel_reader(gallery)
     drawn: list[list[SheetCell]] = []
-    for q, name in enumerate(queries.names):
-        pixels = (
-            picture(name) if queries.images is None else read_image_pixels(queries.images, int(queries.image_rows[q]))
-        )
+    for q, (name, query_label) in enumerate(zip(queries.names, queries.labels, strict=True)):
+        images = queries.images
+        pixels = picture(name) if images is None else read_image_pixels(images, int(queries.image_rows[q]))
         line = [SheetCell(pixels, (name, "query"), frame="query")]
-        query_label = queries.labels[q]
         for rank, hit in enumerate(hits[q], start=1):
             sample_id, label = store.sample_ids[hit.row], find_class_name(store, hit.row)
             # hits can be judged only if the store has the query's class

@@ -61,8 +61,7 @@ def search_partwise(
 ) -> Found:
     """Search rows of a store exactly, part by part in one or several processes, and merge the results."""
     call = partial(_find_nearest, queries, k, metric)
-    scores, indices = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-    start = 0
+    scores, indices, start = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64), 0
     for near, places, count in apply_to_rows(call, rows, config, "searching", resumable=True):
         scores, indices = np.hstack([scores, near]), np.hstack([indices, places + start])
         start += count
@@ -177,7 +176,6 @@ def load_or_build_index(
 
 
 def _report_quality(kind: Kind, measured: IndexQuality) -> None:
-    """Report the recall and speed of an index."""
     found = f"the {kind} index finds {percent(measured.recall)}% of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
         current_progress().warning(f"{found}; for better results, pass --search exact")
@@ -245,10 +243,8 @@ def measure_index_quality(search: ApproximateSearch, gallery: StoredRows) -> Ind
             begin = time.perf_counter()
             one.search(query[None], k)
             seconds.append(time.perf_counter() - begin)
-        times.append(1000 * float(np.median(seconds)))
-    return IndexQuality(
-        search.width, round(float(hits.mean()), 4), k, len(rows), round(times[0], 4), round(times[1], 4)
-    )
+        times.append(round(1000 * float(np.median(seconds)), 4))
+    return IndexQuality(search.width, round(float(hits.mean()), 4), k, len(rows), *times)
 
 
 def _search_others(
@@ -279,11 +275,7 @@ def select_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.boo
             raise ConfigError("--label", problem, "Choose one of these classes.")
         chosen &= np.isin(store.labels, [store.class_names.index(name) for name in config.label])
     if config.split is not None:
-        marks = np.zeros(store.n, dtype=np.bool_)
-        for split in config.split:
-            marks[split_rows(store, split)] = True
-        chosen &= marks
+        chosen &= np.isin(np.arange(store.n), np.concatenate([split_rows(store, split) for split in config.split]))
     if config.path_pattern is not None:
-        pattern = config.path_pattern
-        chosen &= np.fromiter((fnmatch.fnmatchcase(name, pattern) for name in store.sample_ids), np.bool_, store.n)
+        chosen &= [fnmatch.fnmatchcase(name, config.path_pattern) for name in store.sample_ids]
     return chosen

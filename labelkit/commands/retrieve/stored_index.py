@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_type_hints
 
 import numpy as np
 
@@ -22,10 +22,6 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import canonical_json, commit_file, commit_json
 
 _FORMAT, _FORMAT_VERSION = "labelkit.index", "5.0"
-_MEASURED: dict[str, type | tuple[type, ...]] = {
-    "width": int, "recall": float, "k": int, "sampled": int, "exact_ms": float, "index_ms": float,
-}  # fmt: skip
-_RECORD = {"store": str, "sha256": str, **_MEASURED}
 
 
 @dataclass(frozen=True)
@@ -46,6 +42,10 @@ class IndexQuality:
     sampled: int
     exact_ms: float
     index_ms: float
+
+
+_MEASURED: dict[str, type] = get_type_hints(IndexQuality)
+_RECORD = {"store": str, "sha256": str, **_MEASURED}
 
 
 @dataclass(frozen=True)

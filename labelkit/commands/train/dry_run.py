@@ -13,12 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier, cross_validate
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, SimpleResult, describe_dry_run
 from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import build_trainer, open_runtime, prepare_training, run_folder
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
-from labelkit.options.base import format_value
 from labelkit.options.training import RunConfig
 from labelkit.training.devices import Runtime
 from labelkit.training.method import FullPass, Method, count_parameters
@@ -136,14 +135,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         found["MAP@R"] = search["map_at_r"]
         listed = ", ".join(f"{name} {percent(value)}" for name, value in found.items())
         rows.append(["search before training", f"{listed} (held-out images)"])
-    options: list[list[Cell]] = [
-        [key, format_value(value, longest=None)] for key, value in config.to_yaml_dict().items()
-    ]
-    tables = (
-        Table("configuration", ["option", "value"], options),
-        Table("plan (nothing was written)", ["what", "value"], rows),
-    )
-    return SimpleResult(values, (), tables)
+    return describe_dry_run(config, values, rows)
 
 
 def _estimate_step_seconds(trainer: Trainer, config: RunConfig) -> float:
@@ -159,8 +151,7 @@ def _estimate_step_seconds(trainer: Trainer, config: RunConfig) -> float:
     seconds = (time.process_time() - started) / torch.get_num_threads() / len(images)
     views = trainer.phases[0].views
     pixels = sum(view.size**2 for view in (views(0) if callable(views) else views))
-    passes = _PASSES * config.batch_size * pixels / side**2
-    return passes * seconds
+    return _PASSES * config.batch_size * pixels / side**2 * seconds
 
 
 def _time_steps(trainer: Trainer, runtime: Runtime) -> tuple[float, float]:

@@ -126,9 +126,9 @@ class FrozenFeatureCache:
     def _values(self, rows: NDArray[np.int64]) -> Iterator[list[NDArray[Any]]]:
         spec = self.method.network.input_spec
         # sample by sample, so that the first samples do not depend on their total number
-        order = [(draw, kind) for draw in range(max(self.plan.counts)) for kind in range(len(self.views))]
-        order = [(draw, kind) for draw, kind in order if draw < self.plan.counts[kind]]
-        views = tuple(self.views[kind][0] for _, kind in order)
+        draws = range(max(self.plan.counts))
+        order = [kind for draw in draws for kind in range(len(self.views)) if draw < self.plan.counts[kind]]
+        views = tuple(self.views[kind][0] for kind in order)
         at_once = max(1, default_batch_size(self.runtime.device) // len(views))
 
         def plans() -> Iterator[BatchPlan]:
@@ -139,7 +139,7 @@ class FrozenFeatureCache:
         reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers or 0)
         was_training = self.method.training
         self.method.eval()
-        places = [[n for n, (_, of) in enumerate(order) if of == kind] for kind in range(len(self.views))]
+        places = [[n for n, of in enumerate(order) if of == kind] for kind in range(len(self.views))]
         geometry_of = places[: len(self.plan.counts) - len(self.views)]
         for plan, made, geometry in iterate_planned_views(self.bank, plans, Normalize(spec.mean, spec.std), reader):
             values = [self._read_cached(tuple(made[n] for n in own), kind, plan) for kind, own in enumerate(places)]
@@ -175,9 +175,8 @@ def plan_reuse(
     if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
         return None
     if config.compile:
-        raise ConfigError(
-            "--reuse-frozen", "a compiled backbone requires images, not cached features", "Remove --compile."
-        )
+        problem = "a compiled backbone requires images, not cached features"
+        raise ConfigError("--reuse-frozen", problem, "Remove --compile.")
     part = method.reuse_frozen()
     if part is None or callable(phase.views) or phase.pairing is not None:
         problem = "the views of this method change between epochs, so they cannot be cached"

@@ -111,22 +111,21 @@ def train_method(config: RunConfig) -> SimpleResult:
 def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -> SimpleResult:
     progress = current_progress()
     options = config.to_yaml_dict(operational=False)
+    checkpoint = None
     if config.resume:
-        before = list_legacy_defaults(type(config))
-        _, written = read_run_config(run.path)
+        before, (_, written) = list_legacy_defaults(type(config)), read_run_config(run.path)
         retired = retired_options(type(config)).items()
-        allowed = config.resumable_fields | {
-            key for key, value in retired if equals_constant(value, written.get(key, value))
-        }
+        unchanged = {key for key, value in retired if equals_constant(value, written.get(key, value))}
+        allowed = config.resumable_fields | unchanged
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
         if longer is not None:
             progress.warning(longer)
-    checkpoint = load_checkpoint(run.path, show_message=progress.warning) if config.resume else None
+        checkpoint = load_checkpoint(run.path, show_message=progress.warning)
     setup = prepare_training(method_name, config, runtime, fresh=checkpoint is None)
-    if config.resume and checkpoint is None:
-        progress.message(f"{run.path} has no checkpoint yet, so training starts with the first epoch")
     runtime.barrier()
     if config.resume:
+        if checkpoint is None:
+            progress.message(f"{run.path} has no checkpoint yet, so training starts with the first epoch")
         _check_same_data(run, setup)
         run.extend(method_name, options)
     else:
@@ -171,7 +170,6 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
 
 
 def _check_same_data(run: RunDir, setup: RunSetup) -> None:
-    """Check that the images, labels and split are still those of the run."""
     if not (run.path / SPLIT).exists():  # the run was killed before training
         return
     saved = read_split(run.path)
@@ -264,6 +262,5 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         as_it_was = monitor.table(start)
         if as_it_was is not None and as_it_was.columns == scores.columns:
             rows.insert(0, ["before training", config.main_dataset, *as_it_was.values, None])
-    return SimpleResult(
-        values, (run.path,), (Table(scores.title, ["method", "data", *scores.columns, "seconds"], rows),)
-    )
+    table = Table(scores.title, ["method", "data", *scores.columns, "seconds"], rows)
+    return SimpleResult(values, (run.path,), (table,))

@@ -38,9 +38,7 @@ def open_runtime(config: RunConfig) -> Runtime:
 
 def run_folder(config: RunConfig) -> Path:
     """Return the run folder: ``--out``, or ``runs/METHOD-DATASET``."""
-    if config.out is not None:
-        return config.out
-    return Path("runs") / f"{config.command[1]}-{dataset_label(config.main_dataset)}"
+    return config.out or Path("runs") / f"{config.command[1]}-{dataset_label(config.main_dataset)}"
 
 
 def dataset_label(dataset: str) -> str:
@@ -78,12 +76,8 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
     method = METHODS[method_name].load()(config if fresh else without_weights(config), info)
     labeled = prepared.labels[prepared.labels >= 0]
     if config.learns_from_labels and config.label_kind != "some" and len(np.unique(labeled)) == 1:
-        raise DatasetError(
-            config.main_dataset,
-            "all labels belong to the same class",
-            "Check the labels and the options that select them (--label-split, --num-labels); use at least two "
-            "classes.",
-        )
+        remedy = "Check the labels and the options that select them (--label-split, --num-labels); use at least two "
+        raise DatasetError(config.main_dataset, "all labels belong to the same class", f"{remedy}classes.")
     if fresh and config.init_from is not None:
         initialize_from(method, config.init_from)
     else:

@@ -72,11 +72,10 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
     for place, (name, curves) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(lines, columns, place)
         for line in curves:
-            style: dict[str, Any] = {"color": colors[line.run], "linestyle": styles[line.run]}
+            style: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.45}
             if line.is_main:
-                axes.plot(line.x, line.y, marker="." if len(line.x) <= 60 else "", linewidth=1.5, **style)
-            else:
-                axes.plot(line.x, line.y, linewidth=0.8, alpha=0.45, **style)
+                style = {"linewidth": 1.5, "marker": "." if len(line.x) <= 60 else ""}
+            axes.plot(line.x, line.y, color=colors[line.run], linestyle=styles[line.run], **style)
         axes.set_title(name, fontsize="medium", parse_math=False)
         axes.set_xlabel(x_name)
         axes.grid(color="0.9")

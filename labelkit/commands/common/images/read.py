@@ -63,9 +63,8 @@ def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Pat
     try:
         return load_dataset(place[0], data_root=place[1])
     except LabelkitError as error:
-        raise DatasetError(
-            place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."
-        ) from error
+        problem = f"the images of {store.path} cannot be listed: {error}"
+        raise DatasetError(place[0], problem, "Pass --dataset (and --data-root).") from error
 
 
 def find_image_folder(store: EmbeddingStore) -> Path | None:
