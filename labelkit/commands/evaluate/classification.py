@@ -14,12 +14,7 @@ from labelkit.data.datasets import HELD_OUT_SPLITS
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, StoreError
 from labelkit.formatting import percent, percent_range
-from labelkit.metrics.classification import (
-    per_class_accuracy,
-    share_interval,
-    shot_groups,
-    top_k_accuracy,
-)
+from labelkit.metrics.classification import per_class_accuracy, share_interval, shot_groups, top_k_accuracy
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
@@ -149,23 +144,15 @@ def _group_scores(
 
 
 def _tables(config: EvaluateClassificationConfig, values: Mapping[str, Any]) -> tuple[Table, ...]:
-    scores: list[list[Cell]] = [
-        [
-            *(entry[key] for key in ("classes", "num_classes", "images")),
-            percent(entry["accuracy"]),
-            None if entry["interval"] is None else percent_range(*entry["interval"]),
-            None if entry["top5_accuracy"] is None else percent(entry["top5_accuracy"]),
-            percent(entry["balanced_accuracy"]),
-        ]
-        for entry in values["scores"]
-    ]
-    tables = [
-        Table(
-            f"accuracy in % on split {values['split']} (balanced: mean over classes)",
-            ["classes", "number", "images", "top 1", "95% interval", "top 5", "balanced"],
-            scores,
-        )
-    ]
+    scores: list[list[Cell]] = []
+    for entry in values["scores"]:
+        interval = None if entry["interval"] is None else percent_range(*entry["interval"])
+        top5 = None if entry["top5_accuracy"] is None else percent(entry["top5_accuracy"])
+        counts = [entry[key] for key in ("classes", "num_classes", "images")]
+        scores.append([*counts, percent(entry["accuracy"]), interval, top5, percent(entry["balanced_accuracy"])])
+    title = f"accuracy in % on split {values['split']} (balanced: mean over classes)"
+    columns = ["classes", "number", "images", "top 1", "95% interval", "top 5", "balanced"]
+    tables = [Table(title, columns, scores)]
     if values["confusions"]:
         shown: list[list[Cell]] = [list(entry.values()) for entry in values["confusions"]]
         tables.append(Table("most frequent confusions", ["true class", "predicted class", "images"], shown))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import warnings
@@ -76,8 +77,7 @@ class FrozenNetwork:
     @property
     def device(self) -> torch.device:
         """Device of the network."""
-        tensors = [*self.network.parameters(), *self.network.buffers()]
-        return tensors[0].device
+        return next(itertools.chain(self.network.parameters(), self.network.buffers())).device
 
     @torch.inference_mode()
     def features(self, images: Tensor) -> Tensor:
@@ -87,8 +87,7 @@ class FrozenNetwork:
         return self.network.patch_features(prepared).float()
 
 
-@dataclass(frozen=True)
-class ImageBatch:
+class ImageBatch(NamedTuple):
     """Batch of whole images with their patch features and masks.
 
     Attributes:
@@ -114,8 +113,7 @@ def iterate_image_batches(
         yield ImageBatch(part, frozen.features(images), pixels, masks)
 
 
-@dataclass(frozen=True)
-class DenseInput:
+class DenseInput(NamedTuple):
     """Network and dataset for an evaluation of patch features.
 
     Attributes:
@@ -226,6 +224,11 @@ class ChosenSplits(NamedTuple):
     train_rows: NDArray[np.int64]
     eval: str
     eval_rows: NDArray[np.int64]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the names and numbers of images of both splits."""
+        sizes = {"train_images": len(self.train_rows), "eval_images": len(self.eval_rows)}
+        return {"train_split": self.train, "eval_split": self.eval, **sizes}
 
 
 def choose_splits(
@@ -369,17 +372,10 @@ def write_mask_sheet(path: Path, pictures: Sequence[MaskExample], names: Sequenc
         counts = SegmentationCounts(IGNORE)
         counts.add(prediction, truth)
         right = f"{percent(counts.scores().pixel_accuracy)}% of pixels correct" if counts.counts.any() else "ignored"
-        rows.append(
-            [
-                SheetCell(pixels, ("/".join(name.split("/")[-2:]),)),
-                SheetCell(colors[truth], ("truth",)),
-                SheetCell(colors[prediction], ("prediction", right)),
-            ]
-        )
+        shown = SheetCell(pixels, ("/".join(name.split("/")[-2:]),))
+        rows.append([shown, SheetCell(colors[truth], ("truth",)), SheetCell(colors[prediction], ("prediction", right))])
     legend = [
-        SheetCell(
-            np.full((8, 8, 3), colors[label], dtype=np.uint8), (names[label] if label < len(names) else str(label),)
-        )
+        SheetCell(colors[np.full((8, 8), label)], (names[label] if label < len(names) else str(label),))
         for label in sorted(met - {IGNORE})
     ]
     rows += [legend[start : start + _LEGEND_WIDTH] for start in range(0, len(legend), _LEGEND_WIDTH)]

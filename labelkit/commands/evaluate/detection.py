@@ -14,15 +14,7 @@ from torch import Tensor, nn
 
 from labelkit.commands.common.networks import build_embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense import (
-    ChosenSplits,
-    check_channels,
-    choose_splits,
-    describe_dense_network,
-    mean_and_std,
-    percent_and_std,
-    write_scores,
-)
+from labelkit.commands.evaluate import dense
 from labelkit.commands.evaluate.options import EvaluateDetectionConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import KeyedRNG, keyed_generator
@@ -97,7 +89,7 @@ def train_detector(
         config.detector,
         num_classes,
         shorter_side=config.shorter_side,
-        longer_side=_longer_side(config),
+        longer_side=config.longer_side,
         proposals=config.proposals,
         samples=config.samples_per_image,
         seed=seed,
@@ -140,11 +132,6 @@ def train_detector(
     return trained
 
 
-def _longer_side(config: EvaluateDetectionConfig) -> int:
-    """Return the maximum length of an image's longer side in pixels."""
-    return config.shorter_side * 5 // 3
-
-
 def _batches(
     dataset: ImageDataset, rows: NDArray[np.int64], config: EvaluateDetectionConfig, steps: int, seed: int
 ) -> Iterator[tuple[list[Tensor], list[dict[str, Tensor]]]]:
@@ -183,10 +170,9 @@ def detect(
     """
     found: list[dict[str, Any]] = []
     plans = (ExamplePlan.of(dataset, int(row)) for row in rows)
-    with current_progress().task("detect", total=len(rows)) as task:
+    with current_progress().task("detect", total=len(rows)) as task, torch.inference_mode():
         for image, (pixels, _) in enumerate(read_examples(dataset, plans, num_workers)):
-            with torch.inference_mode():
-                (result,) = detector([pixels.to(runtime.device).float().div_(255)])
+            (result,) = detector([pixels.to(runtime.device).float().div_(255)])
             boxes = result["boxes"].float().cpu().numpy()
             scores, labels = result["scores"].float().cpu().numpy(), result["labels"].cpu().numpy() - 1
             shapes = (result["masks"][:, 0] > 0.5).cpu().numpy() if masks else None
@@ -211,15 +197,13 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         raise DatasetError(config.dataset, "has no boxes", BOXES_REMEDY)
     masks = config.detector != "faster-rcnn"
     if masks and not dataset.objects.has_outlines:
-        raise ConfigError(
-            "--detector", f"{config.dataset} has boxes but no masks, and {config.detector} requires both",
-            "Use --detector faster-rcnn.",
-        )  # fmt: skip
+        problem = f"{config.dataset} has boxes but no masks, and {config.detector} requires both"
+        raise ConfigError("--detector", problem, "Use --detector faster-rcnn.")
     require_pycocotools()
     rows = _choose(config, dataset)
     runtime = Runtime(device=config.device, threads=config.threads, precision=config.precision)
     model = build_embedding_network(config.model_copy(update={"image_size": None}), dataset.in_channels)
-    check_channels(model, dataset)
+    dense.check_channels(model, dataset)
     network = model.network.to(runtime.device).eval()
     updates = UpdateSchedule.for_images(config, len(rows.train_rows))
     truth = collect_true_objects(dataset, rows.eval_rows, masks=masks)
@@ -232,37 +216,30 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         for part in ("box", "mask")[: 1 + masks]:
             parts.setdefault(part, []).append(compute_coco_scores(truth, found, **sizes, masks=part == "mask"))
     means = {
-        part: {name: mean_and_std([scores[name] for scores, _ in seeds]) for name in SCORES}
+        part: {name: dense.mean_and_std([scores[name] for scores, _ in seeds]) for name in SCORES}
         for part, seeds in parts.items()
     }
     per_class = {part: np.mean([own for _, own in seeds], axis=0) for part, seeds in parts.items()}
+    names = list(dataset.object_classes)
     shown = "detector batch_size tune lr weight_decay proposals samples_per_image precision".split()
     values: dict[str, object] = {
         "measured": f"{config.detector} on {dataset.name}/{rows.eval}",
         **means,
         "per_class": [
             {"class": name, **{f"{part}_ap": float(own[i]) for part, own in per_class.items()}}
-            for i, name in enumerate(dataset.object_classes)
+            for i, name in enumerate(names)
         ],
-        "network": describe_dense_network(model),
-        "data": {
-            "dataset": dataset.name,
-            "digest": dataset.digest(),
-            "object_classes": list(dataset.object_classes),
-            "scoring": "coco",
-        },
+        "network": dense.describe_dense_network(model),
+        "data": {"dataset": dataset.name, "digest": dataset.digest(), "object_classes": names, "scoring": "coco"},
         "protocol": {
             **{name: getattr(config, name) for name in shown},
-            "train_split": rows.train,
-            "train_images": len(rows.train_rows),
-            "eval_split": rows.eval,
-            "eval_images": len(rows.eval_rows),
+            **rows.to_json(),
             "steps": updates.steps,
             "optimizer": "adamw",
             "lr_drop_steps": list(updates.drops),
             "warmup_steps": updates.warmup,
             "shorter_side": config.shorter_side,
-            "longer_side": _longer_side(config),
+            "longer_side": config.longer_side,
             "train_sizes": [config.shorter_side],
             "mirror": not dataset.chiral,
             "seeds": list(range(config.seed, config.seed + config.seeds)),
@@ -273,26 +250,23 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     title = f"detection in %: {config.detector} on {source}, {what} trained on {len(rows.train_rows)} images of "
     title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
-    lines: list[list[Cell]] = [[part, *(percent_and_std(own[name]) for name in SCORES)] for part, own in means.items()]
+    lines: list[list[Cell]] = [[part, *map(dense.percent_and_std, own.values())] for part, own in means.items()]
     columns = ["type", "AP", "AP50", "AP75", "AP small", "AP medium", "AP large"]
-    return SimpleResult(values, write_scores(config.out, values), (Table(title, columns, lines),))
+    return SimpleResult(values, dense.write_scores(config.out, values), (Table(title, columns, lines),))
 
 
-def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSplits:
-    chosen = choose_splits(config, dataset, ("train",))
+def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> dense.ChosenSplits:
+    chosen = dense.choose_splits(config, dataset, ("train",))
     assert dataset.objects is not None
     objects = dataset.objects
-    kept = np.array(
-        [row for row in chosen.train_rows if len(objects.read(int(row)).find_trainable_objects())], dtype=np.int64
-    )
-    if not len(kept):
-        raise DatasetError(
-            config.dataset, f"no image in {chosen.train} has a box to train on", "Choose another --split."
-        )
+    kept = [row for row in chosen.train_rows if len(objects.read(int(row)).find_trainable_objects())]
+    if not kept:
+        problem = f"no image in {chosen.train} has a box to train on"
+        raise DatasetError(config.dataset, problem, "Choose another --split.")
     if all(objects.read(int(row)).ignored.all() for row in chosen.eval_rows):
         problem = f"no image in {chosen.eval} has a box to detect"
         raise DatasetError(config.dataset, problem, "Choose another --eval-split.")
-    return chosen._replace(train_rows=kept)
+    return chosen._replace(train_rows=np.array(kept))
 
 
 def collect_true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> list[dict[str, Any]]:

@@ -128,7 +128,6 @@ def _score_grouping(
     known_old: NDArray[np.bool_] | None,
     mapping: NDArray[np.int64] | None,
 ) -> dict[str, Any]:
-    """Score one grouping on the rows of one split."""
     labels, clusters = truth[rows], ids[rows]
     old_classes = np.ones(len(class_names), dtype=bool) if known_old is None else known_old
     from sklearn import metrics
@@ -184,27 +183,16 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
     which = "images whose labels were hidden from training" if held_out else "all labeled images"
     if config.mapping_from is not None:
         which += f"; clusters matched to classes on split {config.mapping_from}"
-    tables = [
-        Table(
-            f"accuracy {_PROTOCOL} in %, on {which}",
-            ["result", "split", "rows", "All", "Old", "New", "NMI", "ARI", "clusters"],
-            rows(
-                lambda one: [
-                    one["rows"],
-                    *shares(one, "all_accuracy", "old_accuracy", "new_accuracy"),
-                    one["nmi"],
-                    one["ari"],
-                    one["used_clusters"],
-                ]
-            ),
-        ),
-    ]
+    accuracies = ("all_accuracy", "old_accuracy", "new_accuracy")
+    columns = ["result", "split", "rows", "All", "Old", "New", "NMI", "ARI", "clusters"]
+    cells = rows(lambda one: [one["rows"], *shares(one, *accuracies), one["nmi"], one["ari"], one["used_clusters"]])
+    tables = [Table(f"accuracy {_PROTOCOL} in %, on {which}", columns, cells)]
     if config.bootstrap:
         title = f"95% confidence intervals in %: {config.bootstrap} resamples of the images, same clusters and matching"
         ends = rows(
             lambda one: [None if np.isnan(low) else percent_range(low, high) for low, high in one["intervals"].values()]
         )
-        tables.insert(1, Table(title, ["result", "split", "All", "Old", "New"], ends))
+        tables.append(Table(title, ["result", "split", "All", "Old", "New"], ends))
     if any(one["true_old"] is not None or one["true_new"] is not None for one in scored):
         tables.append(
             Table(

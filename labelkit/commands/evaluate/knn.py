@@ -137,13 +137,8 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     solver = config.solver
     if solver == "auto":
         solver = "lbfgs" if len(gallery) <= _SMALL else "sgd"
-    protocol: dict[str, object] = {
-        "solver": solver,
-        "gallery": config.gallery,
-        "queries": config.queries,
-        "rescale": config.rescale,
-        "max_gallery": config.max_gallery,
-    }
+    shown = ("gallery", "queries", "rescale", "max_gallery")
+    protocol: dict[str, object] = {"solver": solver, **{name: getattr(config, name) for name in shown}}
     train = (gallery, gallery_labels, splits.queries)
     logits: NDArray[Any]
     with current_progress().task("train classifier", total=None):
@@ -151,11 +146,8 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
             logits = logistic_regression(*train, num_classes=num_classes, l2=_L2)
             protocol["l2"] = _L2
         else:
-            sgd: dict[str, Any] = {
-                "epochs": config.epochs,
-                "lr": config.lr or _LR[solver],
-                "batch_size": config.batch_size,
-            }
+            lr = config.lr or _LR[solver]
+            sgd: dict[str, Any] = {"epochs": config.epochs, "lr": lr, "batch_size": config.batch_size}
             options: dict[str, Any] = {"seed": config.seed, "rescale": config.rescale, **sgd}
             logits = linear_probe(*train, num_classes=num_classes, optimizer=solver, **options)
             protocol |= {**sgd, "seeds": [config.seed]}
@@ -173,14 +165,9 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "model": {"name": store.model.name, "weights_fingerprint": store.model.weights_fingerprint},
         "protocol": protocol,
     }
-    best: list[Cell] = [percent_and_std(top1), None if top5 is None else percent_and_std(top5)]
-    row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
-    table = Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])
-    return SimpleResult(values, (), (table,))
-
-
-# Number of training epochs for --linear.
-_LINEAR_EPOCHS = 100
+    where: dict[str, Cell] = {"gallery": config.gallery, "queries": config.queries, "rows": len(splits.queries)}
+    best: dict[str, Cell] = {"top 1": percent_and_std(top1), "top 5": None if top5 is None else percent_and_std(top5)}
+    return SimpleResult(values, (), (Table.of_row("accuracy in %", where | {"solver": solver} | best),))
 
 
 def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
@@ -201,8 +188,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     if splits.leave_one_out:
         if config.linear:
             remedy = "Choose two splits with --gallery and --queries, or remove --linear."
-            problem = "the classifier would be evaluated on its training images"
-            raise ConfigError("--linear", problem, remedy)
+            raise ConfigError("--linear", "the classifier would be evaluated on its training images", remedy)
         if len(splits.gallery) < 2:
             problem = f"{gallery} has only one labeled image"
             raise ConfigError("--gallery", problem, "Choose a split with at least two labeled images.")
@@ -212,10 +198,10 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     linear: dict[str, float] = {}
     if config.linear:
         train = (splits.gallery, splits.gallery_labels, splits.queries)
-        logits = linear_probe(*train, num_classes=num_classes, epochs=_LINEAR_EPOCHS, seed=config.seed)
+        logits = linear_probe(*train, num_classes=num_classes, epochs=100, seed=config.seed)
         linear = {"linear_accuracy": top_k_accuracy(logits, wanted)}
-    first = dict(by_k[0])
-    del first["k"]
+    first = {name: value for name, value in by_k[0].items() if name != "k"}
+    right = per_class_accuracy(votes, wanted, num_classes)
     values: dict[str, object] = {
         "index": config.index,
         "gallery": {"split": gallery, "rows": len(splits.gallery)},
@@ -227,9 +213,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         **first,
         **linear,
         "by_k": by_k,
-        "per_class": dict(
-            zip(splits.class_names, per_class_accuracy(votes, wanted, num_classes).tolist(), strict=True)
-        ),
+        "per_class": dict(zip(splits.class_names, right.tolist(), strict=True)),
     }
     columns = [name.removesuffix("_accuracy").replace("_", " ") for name in (*first, *linear)]
     rows: list[list[Cell]] = []

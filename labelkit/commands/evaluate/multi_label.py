@@ -121,16 +121,15 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     view = ViewSpec(size, area_range=_SCALES, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
     _train(config, head, train, view)
     scores, presence = _score(config, head, test, view), _read_presence(test, test.rows)
-    counted = [presence[:, label] >= 0 for label in range(len(names))]
-    pairs = [(scores[rows, label], presence[rows, label] == 1) for label, rows in enumerate(counted)]
+    pairs = [(of[has >= 0], has[has >= 0] == 1) for of, has in zip(scores.T, presence.T, strict=True)]
     over_all = [float(average_precision_score(has, values)) if has.any() else float("nan") for values, has in pairs]
     at_eleven = [eleven_point_average_precision(*pair) for pair in pairs]
     if np.isnan(over_all).all():
         raise DatasetError(config.dataset, "no image in the test split has a class", "Restore its annotations.")
     mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
     classes: list[dict[str, Any]] = [
-        {"class": name, "with_it": int((presence[:, label] == 1).sum()), "ap": ap, "ap_11": ap_11}
-        for label, (name, ap, ap_11) in enumerate(zip(names, over_all, at_eleven, strict=True))
+        {"class": name, "with_it": int(has.sum()), "ap": ap, "ap_11": ap_11}
+        for name, (_, has), ap, ap_11 in zip(names, pairs, over_all, at_eleven, strict=True)
     ]
     values: dict[str, object] = {
         "measured": f"classes in images of {config.dataset}/test",
@@ -149,9 +148,9 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
             "clip_grad_norm": _MAX_GRAD_NORM,
         },
     }
-    row: list[Cell] = [config.train, f"{config.dataset}/test", len(scores)]
-    columns = ["trained", "scored on", "images", "mean AP", "mean AP, 11 points"]
-    tables = [Table("average precision in %", columns, [[*row, percent(mean_ap), percent(mean_ap_11)]])]
+    row: dict[str, Cell] = {"trained": config.train, "scored on": f"{config.dataset}/test", "images": len(scores)}
+    row |= {"mean AP": percent(mean_ap), "mean AP, 11 points": percent(mean_ap_11)}
+    tables = [Table.of_row("average precision in %", row)]
     if config.per_class:
         rows: list[list[Cell]] = [
             [one["class"], one["with_it"], percent(one["ap"]), percent(one["ap_11"])] for one in classes

@@ -10,18 +10,7 @@ from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.matching import contingency
 from labelkit.algorithms.projection import principal_directions
 from labelkit.commands.common.results import Cell, SimpleResult
-from labelkit.commands.evaluate.dense import (
-    DenseInput,
-    ImageBatch,
-    MaskExample,
-    average_mask_scores,
-    choose_rows,
-    compute_mask_scores,
-    iterate_image_batches,
-    load_dense_input,
-    make_mask_result,
-    percent_and_std,
-)
+from labelkit.commands.evaluate import dense
 from labelkit.commands.evaluate.options import EvaluatePatchClustersConfig
 from labelkit.data.datasets import IGNORE
 from labelkit.data.keyed_random import keyed_generator
@@ -36,10 +25,6 @@ _MAX_PATCHES = 200_000
 _COMPONENTS, _NUM_INITS, _MAX_ITER = 50, 5, 50
 
 
-# Dataset row, pixels and mask of an image.
-_Image = tuple[int, NDArray[np.uint8], NDArray[np.uint8]]
-
-
 def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult:
     """Cluster the patches of a split, match the clusters to classes, and score them as segmentation masks.
 
@@ -48,7 +33,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
         DatasetError: there are no masks, or they cannot be used.
         CheckpointError: the network cannot be loaded.
     """
-    given = load_dense_input(config, classes=True)
+    given = dense.load_dense_input(config, classes=True)
     names = given.dataset.mask_classes
     num_clusters = config.num_clusters or len(names)
     if num_clusters < len(names):
@@ -57,22 +42,22 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             f"{num_clusters} clusters cannot be matched to {len(names)} classes",
             f"Pass at least {len(names)}, one cluster per class.",
         )
-    split, rows = choose_rows(
+    split, rows = dense.choose_rows(
         given.dataset, config.split, ("val", "test"), option="--split", limit=config.max_images, seed=config.seed
     )
     maps, images = _reduce_features(given, rows, config)
     scores: list[SegmentationScores] = []
-    pictures: list[MaskExample] = []
+    pictures: list[dense.MaskExample] = []
     for seed in range(config.seed, config.seed + config.seeds):
         groups = _cluster_patches(maps, num_clusters, seed)
         found, counts = _match_clusters(groups, [mask for _, _, mask in images], num_clusters, len(names))
-        scores.append(compute_mask_scores(counts, given.dataset))
+        scores.append(dense.compute_mask_scores(counts, given.dataset))
         if not pictures:
             pictures = [
-                MaskExample(given.dataset.sample_ids[row], pixels, truth, prediction)
+                dense.MaskExample(given.dataset.sample_ids[row], pixels, truth, prediction)
                 for (row, pixels, truth), prediction in zip(images, found, strict=True)
             ][:IMAGES_PER_SHEET]
-    summary = average_mask_scores(scores, names)
+    summary = dense.average_mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",
         **summary,
@@ -91,49 +76,44 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     }
     row: list[Cell] = [
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
-        percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
+        dense.percent_and_std(summary["mean_iou"]), dense.percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     title = f"clusters of patches in %: k-means, {config.seeds} seeds"
     columns = ["network", "split", "images", "clusters", "mean IoU", "pixel accuracy"]
-    return make_mask_result(config, values, pictures, names, title, columns, row)
+    return dense.make_mask_result(config, values, pictures, names, title, columns, row)
 
 
 def _reduce_features(
-    given: DenseInput, rows: NDArray[np.int64], config: EvaluatePatchClustersConfig
-) -> tuple[NDArray[np.float32], list[_Image]]:
-    """Return the principal components of all standardized patch features, (n, rows, cols, d), and the n images."""
-    batches: list[ImageBatch] = []
+    given: dense.DenseInput, rows: NDArray[np.int64], config: EvaluatePatchClustersConfig
+) -> tuple[NDArray[np.float32], list[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]]:
+    """Return the principal components of all standardized patch features, (n, rows, cols, d), and the n images.
+
+    An image is its row in the dataset, its pixels, and its mask.
+    """
+    batches: list[dense.ImageBatch] = []
     with current_progress().task("features", total=len(rows)) as task:
-        for batch in iterate_image_batches(given.frozen, given.dataset, rows):
+        for batch in dense.iterate_image_batches(given.frozen, given.dataset, rows):
             batches.append(batch)
             task.advance(len(batch.rows))
     features = np.concatenate([batch.features.cpu().numpy() for batch in batches])
     flat = features.reshape(-1, features.shape[-1])
-    if len(flat) < (config.num_clusters or len(given.dataset.mask_classes)):
-        problem = f"there are only {len(flat)} patches"
+    available = min(len(flat), _MAX_PATCHES)
+    if available < (config.num_clusters or len(given.dataset.mask_classes)):
+        problem = f"there are only {available} patches"
         raise ConfigError("--num-clusters", problem, "Lower --num-clusters, or use more images.")
     mean, spread = flat.mean(axis=0, dtype=np.float64), flat.std(axis=0, dtype=np.float64)
     standardized = ((flat - mean) / np.where(spread > 0, spread, 1)).astype(np.float32)
     directions, _ = principal_directions(standardized, min(_COMPONENTS, standardized.shape[1]))
     reduced = (standardized @ directions.astype(np.float32)).reshape(*features.shape[:3], -1)
-    images = [
-        (int(row), pixels, mask)
-        for batch in batches
-        for row, pixels, mask in zip(batch.rows, batch.pixels, batch.masks, strict=True)
-    ]
+    images = [one for batch in batches for one in zip(batch.rows.tolist(), batch.pixels, batch.masks, strict=True)]
     return reduced, images
 
 
 def _cluster_patches(maps: NDArray[np.float32], num_clusters: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return the cluster of each patch, image by image."""
     generator = keyed_generator(seed, "patch clusters")
     seen = flat = maps.reshape(-1, maps.shape[-1])
     if len(flat) > _MAX_PATCHES:
         seen = flat[np.sort(generator.choice(len(flat), _MAX_PATCHES, replace=False))]
-    if num_clusters > len(seen):
-        raise ConfigError(
-            "--num-clusters", f"{num_clusters} exceeds the number of patches ({len(seen)})", "Lower --num-clusters."
-        )
     clustering = kmeans(seen, num_clusters, generator=generator, num_inits=_NUM_INITS, max_iter=_MAX_ITER)
     return [
         nearest_centroids(one.reshape(-1, one.shape[-1]), clustering.centroids).reshape(one.shape[:2]) for one in maps
@@ -144,7 +124,11 @@ def _match_clusters(
     groups: list[NDArray[np.int64]], truths: list[NDArray[np.uint8]], num_clusters: int, num_classes: int
 ) -> tuple[list[NDArray[np.uint8]], SegmentationCounts]:
     """Match each cluster to a class; return the predicted masks and their pixel counts."""
-    stretched = [_enlarge(ids, truth.shape) for ids, truth in zip(groups, truths, strict=True)]
+    # for each pixel, the cluster of the patch that contains it
+    stretched = []
+    for ids, truth in zip(groups, truths, strict=True):
+        cells = [np.arange(size) * count // size for size, count in zip(truth.shape, ids.shape, strict=True)]
+        stretched.append(ids[np.ix_(*cells)])
     together = np.zeros((num_clusters, num_classes), dtype=np.int64)
     for ids, truth in zip(stretched, truths, strict=True):
         seen = truth != IGNORE
@@ -173,9 +157,3 @@ def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
         class_of_group[groups] = classes
     class_of_group[iou[np.arange(len(iou)), class_of_group] == 0] = 0
     return class_of_group
-
-
-def _enlarge(ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return, for each pixel (h, w), the cluster of the patch that contains it."""
-    rows, columns = (np.arange(size) * cells // size for size, cells in zip(shape, ids.shape, strict=True))
-    return np.asarray(ids[np.ix_(rows, columns)])

@@ -14,16 +14,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.calibration import reliability, risk_coverage
 from labelkit.algorithms.matching import contingency, match_counts
-from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.embeddings import split_rows, warn_of_newer_store
 from labelkit.commands.common.labels import collect_class_names, override_store_labels
-from labelkit.commands.common.newer import warn_of_newer_store
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, find_group_classes
+from labelkit.commands.common.stored_predictions import (
+    DECISIONS,
+    GIVEN,
+    KNOWN,
+    NEW,
+    UNSURE,
+    find_group_classes,
+    read_answer,
+)
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import list_results, newest_name, read_result
 
 _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
@@ -38,10 +44,7 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
     """
     warn_of_newer_store(config.index)
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
-    result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
-    if result.kind != "answers":
-        problem = f"contains {result.kind} (from {result.stage}), not predictions"
-        raise StoreError(result.where, problem, "Pass a result of `labelkit discover answer` as --answer.")
+    result = read_answer(store, config.answer)
     arrays = result.arrays
     rows, labels, kinds = _choose_evaluated_rows(store, arrays, config.split)
     class_names = collect_class_names(store, result)
@@ -138,18 +141,17 @@ def _score_classes(
     matched: NDArray[np.int64],
     class_names: Sequence[str],
     group_names: Sequence[str],
-) -> list[dict[str, Cell]]:
+) -> list[dict[str, Any]]:
     """Score each true class, the lowest recall first; ``confused_with`` is the most frequent wrong prediction."""
     predicted = matched[groups]
-    lines: list[tuple[float, dict[str, Cell]]] = []
+    lines: list[dict[str, Any]] = []
     for label in np.unique(labels):
         mine, named = labels == label, predicted == label
-        recall, precision = _share(named[mine]), _share(mine[named])
         wrong = Counter(groups[mine & ~named].tolist()).most_common(1)
-        line: dict[str, Cell] = {"class": class_names[label], "images": int(mine.sum()), "recall": recall}
-        line |= {"precision": precision, "confused_with": group_names[wrong[0][0]] if wrong else None}
-        lines.append((recall, line))
-    return [line for _, line in sorted(lines, key=itemgetter(0))]
+        line = {"class": class_names[label], "images": int(mine.sum()), "recall": _share(named[mine])}
+        line |= {"precision": _share(mine[named]), "confused_with": group_names[wrong[0][0]] if wrong else None}
+        lines.append(line)
+    return sorted(lines, key=itemgetter("recall"))
 
 
 def _build_tables(values: Mapping[str, Any]) -> list[Table]:
@@ -169,11 +171,7 @@ def _build_tables(values: Mapping[str, Any]) -> list[Table]:
             ["confidence from", "to", "images", "mean confidence", "accuracy"],
             [[bin_["from"], bin_["to"], bin_["count"], bin_["confidence"], bin_["accuracy"]] for bin_ in filled],
         ),
-        Table(
-            "expected calibration error",
-            ["before", "after", "predicted known", "predicted new"],
-            [errors],
-        ),
+        Table("expected calibration error", ["before", "after", "predicted known", "predicted new"], [errors]),
         Table(
             "outcomes by true class",
             ["truth", "images", "known", "correct", "new", "correct", "unsure", "correct"],
@@ -183,13 +181,7 @@ def _build_tables(values: Mapping[str, Any]) -> list[Table]:
             "true classes, the lowest recall first (%)",
             ["class", "images", "recall", "precision", "most often confused with"],
             [
-                [
-                    line["class"],
-                    line["images"],
-                    percent(line["recall"]),
-                    percent(line["precision"]),
-                    line["confused_with"],
-                ]
+                [percent(value) if key in ("recall", "precision") else value for key, value in line.items()]
                 for line in values["by_class"]
             ],
         ),

@@ -36,12 +36,10 @@ from labelkit.options.backbone import BackboneRunConfig
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
 
-_RESIZED = 256 / 224
-
 
 def compute_resize_side(size: int) -> int:
     """Return the side length to which images are resized before cropping to ``size``, such as 256 for 224."""
-    return round(size * _RESIZED)
+    return round(size * 256 / 224)
 
 
 def crop_images(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
@@ -228,9 +226,8 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     )
     for one in (train, test):
         if len(one.rows) < 2:
-            raise DatasetError(
-                one.bank.dataset.name, f"has only {len(one.rows)} labeled images", "Use a dataset with more labels."
-            )
+            problem = f"has only {len(one.rows)} labeled images"
+            raise DatasetError(one.bank.dataset.name, problem, "Use a dataset with more labels.")
     nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
     with collect_outputs(list(layers.values())) as maps:
 
@@ -248,7 +245,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
                 else nn.Sequential(nn.Flatten(), nn.Linear(one.shape[1], num_classes))
                 for one in extract_features(nothing)
             ]
-        probes = [probe.to(runtime.device) for probe in probes]
+        nn.ModuleList(probes).to(runtime.device)
         view = classification_view(spec.size, config.augmentation, chiral=chiral)
         _train(config, extract_features, probes, train, view)
         scores = _score(config, extract_features, probes, test, layers or (_EMBEDDING,), spec.size, mirror=not chiral)
@@ -262,17 +259,11 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
         "probes": scores,
         "protocol": {name: getattr(config, name) for name in _PROTOCOL},
     }
-    rows: list[list[Cell]] = [
-        [
-            number,
-            score["layer"],
-            f"{score['channels']} x {score['side']} x {score['side']}",
-            score["values"],
-            percent(score["accuracy"]),
-            None if score["top5_accuracy"] is None else percent(score["top5_accuracy"]),
-        ]
-        for number, score in enumerate(scores, 1)
-    ]
+    rows: list[list[Cell]] = []
+    for number, score in enumerate(scores, 1):
+        maps_text = f"{score['channels']} x {score['side']} x {score['side']}"
+        best5 = None if score["top5_accuracy"] is None else percent(score["top5_accuracy"])
+        rows.append([number, score["layer"], maps_text, score["values"], percent(score["accuracy"]), best5])
     columns = ["probe", "layer", "maps", "values", "top 1", "top 5"]
     return SimpleResult(values, (), (Table("accuracy of linear probes in %", columns, rows),))
 
@@ -285,14 +276,8 @@ def _train(
     view: ViewSpec,
 ) -> None:
     """Train all probes at once with SGD on the sum of their losses; they do not influence each other."""
-    optimizer = torch.optim.SGD(
-        [value for probe in probes for value in probe.parameters()],
-        config.lr,
-        momentum=_MOMENTUM,
-        weight_decay=config.weight_decay,
-    )
-    for probe in probes:
-        probe.train()
+    together = nn.ModuleList(probes).train()
+    optimizer = torch.optim.SGD(together.parameters(), config.lr, momentum=_MOMENTUM, weight_decay=config.weight_decay)
     steps = -(-len(images.rows) // config.batch_size)
     with current_progress().task("train probes", total=config.epochs * steps) as task:
         for epoch in range(config.epochs):
@@ -322,8 +307,7 @@ def _score(
 ) -> list[dict[str, Any]]:
     """Return the accuracy of each probe (with over five classes, also top 5), averaging logits over crops."""
     view, ten = ViewSpec(compute_resize_side(size), resize_ratio=1.0), config.crops == "ten"
-    for probe in probes:
-        probe.eval()
+    nn.ModuleList(probes).eval()
     right = np.zeros((len(probes), 2), dtype=np.int64)
     shapes: list[tuple[int, int]] = []
     for batch in images.batches(view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size)):

@@ -96,9 +96,8 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     if not len(scores.query_rows):
         problem = "no query has another image of its class in the gallery"
         raise StoreError(f"{store.path}:/labels", problem, "Choose other images with --split.")
-    return _build_result(
-        config, query_side, gallery_side, scores, _compute_nmi(query_side, gallery_side, features, found, config), names
-    )
+    nmi = _compute_nmi(query_side, gallery_side, features, found, config)
+    return _build_result(config, query_side, gallery_side, scores, nmi, names)
 
 
 def _load_queries_and_gallery(
@@ -126,11 +125,8 @@ def _load_queries_and_gallery(
         side = _load_labeled_rows(store, splits, names, "--split")
         return side, side
     query_side = _load_labeled_rows(store, queries, names, "--queries")
-    return (
-        (query_side, query_side)
-        if queries == gallery
-        else (query_side, _load_labeled_rows(store, gallery, names, "--gallery"))
-    )
+    same = queries == gallery
+    return query_side, query_side if same else _load_labeled_rows(store, gallery, names, "--gallery")
 
 
 def _load_labeled_rows(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], option: str) -> _LabeledRows:
@@ -251,15 +247,10 @@ def _build_result(
         Table("", ["queries", "classes", "without a match", "tied at the first match"], [counts]),
     ]
     if config.per_class:
-        shown: list[list[Cell]] = [
-            [
-                one["class"],
-                one["queries"],
-                *map(percent, one["recall"].values()),
-                *(percent(one[name]) for name in ("map_at_r", "r_precision") if name in one),
-            ]
-            for one in values["per_class"]
-        ]
+        shown: list[list[Cell]] = []
+        for one in values["per_class"]:
+            scored = [*one["recall"].values(), *(one[name] for name in ("map_at_r", "r_precision") if name in one)]
+            shown.append([one["class"], one["queries"], *map(percent, scored)])
         tables.append(Table("mean per class in %", ["class", "queries", *columns], shown))
     return SimpleResult(values, (), tuple(tables))
 

@@ -14,20 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from labelkit.commands.common.results import Cell, SimpleResult
-from labelkit.commands.evaluate.dense import (
-    ChosenSplits,
-    DenseInput,
-    FrozenNetwork,
-    ImageBatch,
-    MaskExample,
-    average_mask_scores,
-    choose_splits,
-    compute_mask_scores,
-    iterate_image_batches,
-    load_dense_input,
-    make_mask_result,
-    percent_and_std,
-)
+from labelkit.commands.evaluate import dense
 from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
@@ -55,28 +42,25 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a head failed.
     """
-    given = load_dense_input(config, classes=True)
-    rows = choose_splits(config, given.dataset, ("probe", "train"))
+    given = dense.load_dense_input(config, classes=True)
+    rows = dense.choose_splits(config, given.dataset, ("probe", "train"))
     names = given.dataset.mask_classes
     lr, sweep = _choose_lr(config, given, rows)
     scores: list[SegmentationScores] = []
-    pictures: list[MaskExample] = []
+    pictures: list[dense.MaskExample] = []
     for seed in range(config.seed, config.seed + config.seeds):
         network, head = train_segmenter(config, given.frozen, given.dataset, rows.train_rows, lr, seed=seed)
         found, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else IMAGES_PER_SHEET)
         scores.append(found)
         pictures += drawn
-    summary = average_mask_scores(scores, names)
+    summary = dense.average_mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{config.head} segmentation of {given.dataset.name}/{rows.eval}",
         **summary,
         **given.record,
         "protocol": {
             "head": config.head,
-            "train_split": rows.train,
-            "train_images": len(rows.train_rows),
-            "eval_split": rows.eval,
-            "eval_images": len(rows.eval_rows),
+            **rows.to_json(),
             "samples": config.samples,
             "batch_size": config.batch_size,
             "tune": config.tune,
@@ -95,11 +79,11 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     what = "networks and heads" if config.tune else "heads"
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
-        percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
+        dense.percent_and_std(summary["mean_iou"]), dense.percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     title = f"segmentation in %: {what} trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds"
     columns = ["network", "head", "split", "images", "lr", "mean IoU", "pixel accuracy"]
-    return make_mask_result(config, values, pictures, names, title, columns, row)
+    return dense.make_mask_result(config, values, pictures, names, title, columns, row)
 
 
 def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
@@ -108,23 +92,27 @@ def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
 
 
 def _score(
-    frozen: FrozenNetwork, given: DenseInput, head: nn.Module, rows: NDArray[np.int64], num_pictures: int = 0
-) -> tuple[SegmentationScores, list[MaskExample]]:
+    frozen: dense.FrozenNetwork,
+    given: dense.DenseInput,
+    head: nn.Module,
+    rows: NDArray[np.int64],
+    num_pictures: int = 0,
+) -> tuple[SegmentationScores, list[dense.MaskExample]]:
     counts = SegmentationCounts(len(given.dataset.mask_classes))
-    pictures: list[MaskExample] = []
+    pictures: list[dense.MaskExample] = []
     with current_progress().task("score", total=len(rows)) as task:
-        for batch in iterate_image_batches(frozen, given.dataset, rows):
+        for batch in dense.iterate_image_batches(frozen, given.dataset, rows):
             predictions = predict_masks(head, batch)
             for row, pixels, truth, prediction in zip(batch.rows, batch.pixels, batch.masks, predictions, strict=True):
                 counts.add(prediction, truth)
                 if len(pictures) < num_pictures:
-                    pictures.append(MaskExample(given.dataset.sample_ids[row], pixels, truth, prediction))
+                    pictures.append(dense.MaskExample(given.dataset.sample_ids[row], pixels, truth, prediction))
             task.advance(len(batch.rows))
-    return compute_mask_scores(counts, given.dataset), pictures
+    return dense.compute_mask_scores(counts, given.dataset), pictures
 
 
 def _choose_lr(
-    config: EvaluateSegmentationConfig, given: DenseInput, rows: ChosenSplits
+    config: EvaluateSegmentationConfig, given: dense.DenseInput, rows: dense.ChosenSplits
 ) -> tuple[float, list[dict[str, float]]]:
     """Return the learning rate with the best mean IoU on a held-out fifth of the training images, and all scores."""
     if len(config.rates) == 1:
@@ -145,13 +133,13 @@ def _choose_lr(
 
 def train_segmenter(
     config: EvaluateSegmentationConfig,
-    frozen: FrozenNetwork,
+    frozen: dense.FrozenNetwork,
     dataset: ImageDataset,
     rows: NDArray[np.int64],
     lr: float,
     *,
     seed: int,
-) -> tuple[FrozenNetwork, nn.Module]:
+) -> tuple[dense.FrozenNetwork, nn.Module]:
     """Train a head on frozen features with Adam or, with ``--tune``, a head and a copy of the network with AdamW.
 
     The loss is the cross-entropy over all pixels that are not ignored.
@@ -180,7 +168,7 @@ def train_segmenter(
             crops = training_crops(config, dataset, rows, frozen.size, seed)
             tuning = ((normalize(images.to(frozen.device)), labels) for images, labels in crops)
             _fit(config, tuned.logits, torch.optim.AdamW(groups, lr=lr), tuning, lr, task.advance)
-            return FrozenNetwork(tuned.eval(), frozen.size, frozen.batch_size), nn.Identity()
+            return dense.FrozenNetwork(tuned.eval(), frozen.size, frozen.batch_size), nn.Identity()
         if config.augment:
             crops = training_crops(config, dataset, rows, frozen.size, seed)
             source: Iterator[tuple[Tensor, Tensor]] = ((frozen.features(images), labels) for images, labels in crops)
@@ -228,17 +216,14 @@ def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def predict_masks(head: nn.Module, batch: ImageBatch) -> list[NDArray[np.uint8]]:
+def predict_masks(head: nn.Module, batch: dense.ImageBatch) -> list[NDArray[np.uint8]]:
     """Predict the class of each pixel of whole images, at the resolution of their masks."""
     logits = head(batch.features.permute(0, 3, 1, 2))
-    return [
+    resized = (
         functional.interpolate(one[None], mask.shape, mode="bilinear", align_corners=False)[0]
-        .argmax(0)
-        .to(torch.uint8)
-        .cpu()
-        .numpy()
         for one, mask in zip(logits, batch.masks, strict=True)
-    ]
+    )
+    return [one.argmax(0).to(torch.uint8).cpu().numpy() for one in resized]
 
 
 def _draw_batches(config: EvaluateSegmentationConfig, count: int, seed: int) -> Iterator[tuple[NDArray[np.int64], int]]:
@@ -266,11 +251,17 @@ def training_crops(
 
 
 def _iterate_cached_batches(
-    config: EvaluateSegmentationConfig, frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np.int64], seed: int
+    config: EvaluateSegmentationConfig,
+    frozen: dense.FrozenNetwork,
+    dataset: ImageDataset,
+    rows: NDArray[np.int64],
+    seed: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches of features and masks of whole images, after computing all features once."""
     size = config.train_size or frozen.size
-    batches = list(iterate_image_batches(FrozenNetwork(frozen.network, size, frozen.batch_size), dataset, rows))
+    batches = list(
+        dense.iterate_image_batches(dense.FrozenNetwork(frozen.network, size, frozen.batch_size), dataset, rows)
+    )
     features = torch.cat([batch.features for batch in batches])
     labels = _resize_labels([mask for batch in batches for mask in batch.masks], size)
     for places, _ in _draw_batches(config, len(rows), seed):

@@ -16,13 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labelkit.commands.common.results import Cell, SimpleResult
-from labelkit.commands.evaluate.dense import (
-    FrozenNetwork,
-    MaskExample,
-    choose_rows,
-    load_dense_input,
-    make_mask_result,
-)
+from labelkit.commands.evaluate import dense
 from labelkit.commands.evaluate.options import EvaluateTrackingConfig
 from labelkit.data.datasets import IGNORE, ImageDataset, read_image_and_mask
 from labelkit.data.views.transforms import resize_mask
@@ -46,8 +40,8 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
         DatasetError: the dataset has no videos, or the masks cannot be used.
         CheckpointError: the network cannot be loaded.
     """
-    given = load_dense_input(config, classes=False)
-    split, rows = choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
+    given = dense.load_dense_input(config, classes=False)
+    split, rows = dense.choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
     films: dict[str, list[int]] = {}  # a video is the images of one folder, in order
     for frame in rows.tolist():
         films.setdefault(given.dataset.sample_ids[frame].rpartition("/")[0], []).append(frame)
@@ -55,14 +49,14 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     # patch size in pixels, that is, the height of one row of the feature map
     patch = max(1, spec.size // given.frozen.features(torch.zeros(1, spec.channels, spec.size, spec.size)).shape[1])
     scores: list[dict[str, Any]] = []
-    pictures: list[MaskExample] = []
+    pictures: list[dense.MaskExample] = []
     with current_progress().task("track", total=len(films)) as task:
         for film, frames in films.items():
             predictions = _track(config, given.frozen, given.dataset, frames, patch)
             scores += _score(film, given.dataset, frames, predictions)
             if len(pictures) < IMAGES_PER_SHEET:
                 pixels, truth = read_image_and_mask(given.dataset, int(frames[-1]))
-                pictures.append(MaskExample(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
+                pictures.append(dense.MaskExample(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
             task.advance()
     if not scores:
         raise ConfigError(
@@ -90,7 +84,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     title, columns = "tracking by label propagation, in %", "network, split, videos, objects, J&F, J, F".split(", ")
     row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores)]
     row += [percent(value) for value in ((region + boundary) / 2, region, boundary)]
-    return make_mask_result(config, values, pictures, ("background",), title, columns, row)
+    return dense.make_mask_result(config, values, pictures, ("background",), title, columns, row)
 
 
 def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[int, int]:
@@ -108,7 +102,7 @@ def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[in
 
 
 def _track(
-    config: EvaluateTrackingConfig, frozen: FrozenNetwork, dataset: ImageDataset, frames: list[int], patch: int
+    config: EvaluateTrackingConfig, frozen: dense.FrozenNetwork, dataset: ImageDataset, frames: list[int], patch: int
 ) -> list[NDArray[np.uint8]]:
     """Return the predicted mask (h, w) uint8 of each frame; for the first frame, the true mask."""
     _, first = read_image_and_mask(dataset, frames[0])
@@ -123,15 +117,9 @@ def _track(
     recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=_CONTEXT)
     for frame in frames[1:]:
         features = _frame_features(frozen, dataset, frame, patch)
-        sources = [origin, *recent]
-        shares = propagate_masks(
-            features,
-            torch.stack([source[0] for source in sources]),
-            torch.stack([source[1] for source in sources]),
-            radius=config.radius,
-            top_k=_TOP_K,
-            temperature=config.temperature,
-        )
+        context, masks = (torch.stack(parts) for parts in zip(origin, *recent, strict=True))
+        limits = {"radius": config.radius, "top_k": _TOP_K}
+        shares = propagate_masks(features, context, masks, **limits, temperature=config.temperature)
         recent.append((features, shares))
         _, truth = read_image_and_mask(dataset, frame)
         large = functional.interpolate(
@@ -141,7 +129,7 @@ def _track(
     return predictions
 
 
-def _frame_features(frozen: FrozenNetwork, dataset: ImageDataset, row: int, patch: int) -> Tensor:
+def _frame_features(frozen: dense.FrozenNetwork, dataset: ImageDataset, row: int, patch: int) -> Tensor:
     """Return the normalized patch features (rows, cols, d) of one frame."""
     pixels, _ = read_image_and_mask(dataset, row)
     size = frame_size(pixels.shape[0], pixels.shape[1], _SHORTER_SIDE, patch)
@@ -176,13 +164,7 @@ def _score(
 
 
 def propagate_masks(
-    features: Tensor,
-    context: Tensor,
-    masks: Tensor,
-    *,
-    radius: int,
-    top_k: int,
-    temperature: float,
+    features: Tensor, context: Tensor, masks: Tensor, *, radius: int, top_k: int, temperature: float
 ) -> Tensor:
     """Propagate soft object masks from earlier video frames to a frame by patch similarity.
 

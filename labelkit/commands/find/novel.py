@@ -13,18 +13,14 @@ from labelkit.commands.common.embeddings import check_features, split_rows
 from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import find_images_in_other_store
-from labelkit.commands.common.stored_predictions import (
-    group_names,
-    new_groups,
-    read_stored_predictions,
-)
+from labelkit.commands.common.stored_predictions import group_names, new_groups, read_answer, read_stored_predictions
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindNovelConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, list_results, newest_name, read_result
+from labelkit.store.results import Result
 
 COLUMNS = ("path", "label", "unlikeness", "guess", "nearest", "nearest_label")
 """CSV columns; ``label`` is empty, to be filled in; ``unlikeness`` ranks the images, but is not a probability."""
@@ -43,10 +39,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
-    result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
-    if result.kind != "answers":
-        problem = f"contains {result.kind} (from {result.stage}), not predictions"
-        raise StoreError(result.where, problem, "Pass a result of `discover answer` as --answer.")
+    result = read_answer(store, config.answer)
     found, is_new = read_stored_predictions(result), new_groups(result)
     kinds = np.array(found.kinds)
     rows = split_rows(store, config.split)

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.embeddings import split_rows, warn_of_newer_store
 from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import LABELS_KIND
-from labelkit.commands.common.newer import warn_of_newer_store
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
