@@ -5,6 +5,7 @@ Representation Learning" (ICLR 2020); here the features are fixed, and prototype
 embeddings) replace the network. Each assignment starts from the potentials of the previous round.
 """
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -58,20 +59,14 @@ def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: 
     prototypes = torch.from_numpy(clustering.centroids.astype(np.float32))
     points = features if features.in_blocks else torch.from_numpy(features.to_array())
     found = _optimize_alternately(config, points, prior, prototypes)
-    error = found.facts["marginal_error"]
     if not found.facts["converged"]:
-        current_progress().warning(
-            f"cluster sizes deviate from the prior by {error:.1e}, more than --tolerance {config.tolerance:g}; raise "
-            "--temperature"
-        )
+        apart = f"{found.facts['marginal_error']:.1e}, more than --tolerance {config.tolerance:g}"
+        current_progress().warning(f"cluster sizes deviate from the prior by {apart}; raise --temperature")
     return found
 
 
 def _optimize_alternately(
-    config: SinkhornConfig,
-    points: Tensor | StoredRows,
-    prior: Tensor,
-    prototypes: Tensor,
+    config: SinkhornConfig, points: Tensor | StoredRows, prior: Tensor, prototypes: Tensor
 ) -> Grouping:
     """Alternate between assigning rows (m, d), with prior (k,), and updating prototypes (k, d) until convergence."""
     lam = 1 / config.temperature
@@ -84,14 +79,12 @@ def _optimize_alternately(
         return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=memory_bytes)
 
     potentials: Tensor | None = None
+    before: Tensor | None = None
     passes = 0
     if bool((prior != prior[0]).any()):
         first = solve(LinearScores(points, prototypes), lam, max_iterations=1)
         prior, passes = order_prior(prior, first.marginals), 1
-    rounds = 0
-    before: Tensor | None = None
-    while True:
-        rounds += 1
+    for rounds in itertools.count(1):
         last = rounds == config.max_iterations
         tol = config.tolerance if last else max(config.tolerance, _ROUND_TOLERANCE)
         found = assign(tol, potentials)
@@ -111,14 +104,11 @@ def _optimize_alternately(
         confidence = assignments.gather(1, cluster_ids[:, None]).squeeze(1)
     shares = confidence.float().numpy()
     reached = {"rounds": rounds, "passes": passes}
+    arrays = {"prototypes": prototypes, "potentials": found.potentials}
+    arrays |= {"marginals": found.marginals, "prior_shares": prior}
     return Grouping(
         cluster_ids.numpy(),
-        {
-            "prototypes": prototypes.numpy(),
-            "potentials": found.potentials.numpy(),
-            "marginals": found.marginals.numpy(),
-            "prior_shares": prior.numpy(),
-        },
+        {name: array.numpy() for name, array in arrays.items()},
         {"marginal_error": found.marginal_error, "converged": found.converged, **reached},
         {"marginal error": found.marginal_error, **reached},
         {"confidence": shares},

@@ -34,9 +34,9 @@ from labelkit.commands.common.embeddings import (
 )
 from labelkit.commands.common.labels import (
     UsableLabels,
-    choose_usable_labels,
     label_agreement_warning,
     make_labeled_array,
+    read_usable_labels,
 )
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS, assign_stable_ids, read_previous_groups
@@ -74,26 +74,19 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         return _cluster_patches(config, store)
     rows = split_rows(store, config.split)
     if config.num_clusters > len(rows):
-        raise ConfigError(
-            "--num-clusters",
-            f"{config.num_clusters} clusters are too many for {len(rows)} images in {config.index}",
-            "Lower --num-clusters.",
-        )
+        problem = f"{config.num_clusters} clusters are too many for {len(rows)} images in {config.index}"
+        raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
     algorithm = config.command[1]
     name = config.result or algorithm
     params = _check_result(config, store, name, "clusters")
     given = None
     if isinstance(config, SSKMeansConfig):
-        given = choose_usable_labels(
-            config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
-        )
+        given = read_usable_labels(config, store, rows)
     earlier = read_previous_groups(config, name)
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
         if isinstance(config, SinkhornConfig):
-            from labelkit.commands.cluster.balanced import (
-                assign_balanced_groups,
-            )  # imports PyTorch
+            from labelkit.commands.cluster.balanced import assign_balanced_groups  # imports PyTorch
 
             found = assign_balanced_groups(config, store, rows)
         else:
@@ -130,13 +123,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
             f"{single} of {config.num_clusters} clusters contain a single image, which may be an outlier or a sign of "
             "too many clusters; check these clusters, or lower --num-clusters"
         )
-    values: dict[str, object] = {
-        "rows": len(rows),
-        **found.facts,
-        **found.more,
-        "seconds": round(seconds, 3),
-        "sizes": sizes.tolist(),
-    }
+    values = {"rows": len(rows), **found.facts, **found.more, "seconds": round(seconds, 3), "sizes": sizes.tolist()}
     shown: dict[str, Cell] = {"rows": len(rows), "smallest": int(used.min()), "largest": int(used.max()), **found.shown}
     shown["seconds"] = round(seconds, 2)
     return _write_groups(config, store, name, "clusters", arrays, params, values | lasting.to_json(), shown)
@@ -162,27 +149,18 @@ def _write_groups(
     values: Mapping[str, object],
     shown: Mapping[str, Cell],
 ) -> SimpleResult:
-    """Write the clusters next to the store, and return the command's result."""
-    algorithm = config.command[1]
-    stage, overwrite = f"cluster {algorithm}", config.overwrite
+    stage, overwrite = " ".join(config.command), config.overwrite
     path = write_result(store, name, kind=kind, arrays=arrays, params=params, stage=stage, overwrite=overwrite)
-    head: dict[str, object] = {"index": config.index, "result": name, "path": path, "algorithm": algorithm}
-    cells: dict[str, Cell] = {"result": name, "clusters": config.num_clusters, **shown, "path": path}
-    table = Table("", list(cells), [list(cells.values())])
+    head: dict[str, object] = {"index": config.index, "result": name, "path": path, "algorithm": config.command[1]}
+    table = Table.of_row("", {"result": name, "clusters": config.num_clusters, **shown, "path": path})
     return SimpleResult({**head, "num_clusters": config.num_clusters, **values}, (path,), (table,))
 
 
 def _cluster_rows(
     config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None
 ) -> Grouping:
-    """Cluster the rows with the variant of k-means specified by the options."""
     features = load_within_memory_limit(config, store, rows, unit=bool(getattr(config, "normalize", False)))
-    options: dict[str, Any] = {
-        "generator": keyed_generator(config.seed, "cluster"),
-        "num_inits": config.num_inits,
-        "max_iter": config.max_iterations,
-        "tol": config.tolerance,
-    }
+    options = _kmeans_options(config, "cluster")
     if isinstance(config, ProcessesConfig):
         features.spread = partial(apply_to_rows, config=config, name="assigning images")
     classes: NDArray[np.int64] | None = None
@@ -215,6 +193,11 @@ def _cluster_rows(
     return Grouping(ids, {"centroids": centroids.astype(np.float32)}, facts, {"inertia": inertia}, classes=classes)
 
 
+def _kmeans_options(config: ClusterConfig, what: str) -> dict[str, Any]:
+    limits = {"num_inits": config.num_inits, "max_iter": config.max_iterations, "tol": config.tolerance}
+    return {"generator": keyed_generator(config.seed, what), **limits}
+
+
 def _check_labels(given: UsableLabels, num_clusters: int) -> None:
     """Check that there are labels, a cluster for each of their classes, and an unlabeled row for each other cluster."""
     if not given.labeled.any():
@@ -229,12 +212,9 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
         problem = f"{num_clusters} is less than {classes}, the number of labeled classes"
         raise ConfigError("--num-clusters", problem, "Raise --num-clusters.")
     if num_clusters > classes + free:
-        raise ConfigError(
-            "--num-clusters",
-            f"cannot initialize {num_clusters} clusters: {classes} belong to the labeled classes, and there are only "
-            f"{free} unlabeled images to initialize the others",
-            f"Choose at most {classes + free} clusters.",
-        )
+        problem = f"cannot initialize {num_clusters} clusters: {classes} belong to the labeled classes, and there are "
+        problem += f"only {free} unlabeled images to initialize the others"
+        raise ConfigError("--num-clusters", problem, f"Choose at most {classes + free} clusters.")
 
 
 def _cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> SimpleResult:
@@ -251,21 +231,13 @@ def _cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simpl
         found, ids, num_sampled = _run_on_patches(config, patches, chosen)
     seconds = time.monotonic() - started
     sizes = np.bincount(ids[ids >= 0], minlength=config.num_clusters)
-    arrays: dict[str, NDArray[np.generic] | list[str]] = {
-        "patch_cluster_ids": ids,
-        "centroids": found.centroids.astype(np.float32),
-    }
+    arrays = {"patch_cluster_ids": ids, "centroids": found.centroids.astype(np.float32)}
     facts = {"sample": num_sampled, "inertia": found.inertia, "iterations": found.num_iterations}
     counts = {"rows": len(rows), "patches": int(sizes.sum())}
     values: dict[str, object] = {**counts, **facts, "seconds": round(seconds, 3), "sizes": sizes.tolist()}
-    shown: dict[str, Cell] = {
-        "patches": int(sizes.sum()),
-        "sample": num_sampled,
-        "smallest": int(sizes.min()),
-        "largest": int(sizes.max()),
-        "inertia": found.inertia,
-        "seconds": round(seconds, 2),
-    }
+    extremes = {"smallest": int(sizes.min()), "largest": int(sizes.max())}
+    shown: dict[str, Cell] = {"patches": counts["patches"], "sample": num_sampled, **extremes}
+    shown |= {"inertia": found.inertia, "seconds": round(seconds, 2)}
     params |= {"patches_digest": patches.digest, **facts}
     return _write_groups(config, store, name, "patch_clusters", arrays, params, values, shown)
 
@@ -283,14 +255,8 @@ def _run_on_patches(
         problem = f"{config.num_clusters} clusters are too many for {len(sample)} patches of {config.index}"
         raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
     group = spherical_kmeans if is_spherical else kmeans
-    found = group(
-        normalize_embeddings(sample) if scaled else sample,
-        config.num_clusters,
-        generator=keyed_generator(config.seed, "cluster patches"),
-        num_inits=config.num_inits,
-        max_iter=config.max_iterations,
-        tol=config.tolerance,
-    )
+    sample = normalize_embeddings(sample) if scaled else sample
+    found = group(sample, config.num_clusters, **_kmeans_options(config, "cluster patches"))
     # nearest centroids; -1 for patches of other images, and zero patches if spherical
     ids = [np.zeros(0, np.int32)]
     for block in patches.blocks(block_bytes(config, _BLOCK_BYTES)):

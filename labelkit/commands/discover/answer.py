@@ -243,21 +243,14 @@ def _answer(
             "Embed a dataset with labels, or pass --labels FILE or --calibration-labels FILE.",
         )
     judge = RefittableClassifier(grouping.features, labels, weights)
-    class_of_group = grouping.class_of_group
-    weight = grouping.group_weight
+    class_of_group, weight = grouping.class_of_group, grouping.group_weight
     shares = judge.shares(labels, grouping.group_ids, class_of_group, group_weight=weight)
     new_share = _estimate_new_fraction(grouping, shares, labels)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
+        ids, options = grouping.group_ids, {"min_size": grouping.min_size, "seed": config.seed}
         evidence = collect_hidden_label_evidence(
-            judge,
-            labels,
-            grouping.group_ids,
-            class_of_group,
-            new_share,
-            group_weight=weight,
-            min_size=grouping.min_size,
-            seed=config.seed,
+            judge, labels, ids, class_of_group, new_share, group_weight=weight, **options
         )
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
@@ -289,11 +282,7 @@ def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labe
 
 
 def _given_labels(
-    path: Path,
-    store: EmbeddingStore,
-    grouping: Grouping,
-    unlabeled: NDArray[np.bool_],
-    class_names: Sequence[str],
+    path: Path, store: EmbeddingStore, grouping: Grouping, unlabeled: NDArray[np.bool_], class_names: Sequence[str]
 ) -> NDArray[np.int64]:
     """Return the labels in a file or result for the rows of a grouping, -1 = none; further classes get new numbers.
 
@@ -304,15 +293,13 @@ def _given_labels(
     number = {text: label for label, text in enumerate(class_names)}
     numbers = np.array([number.setdefault(text, len(number)) for text in given.class_names], dtype=np.int64)
     fresh = given.labeled & unlabeled & ~store.trained_rows()[grouping.rows]
-    labels = np.full(len(grouping.rows), -1, dtype=np.int64)
-    labels[fresh] = numbers[given.labels[fresh]]
     trained = int((given.labeled & ~fresh).sum())
     if trained:
         current_progress().warning(f"{path}: {trained} images are ignored, since training may have used their labels")
     if not fresh.any():
         problem = "all labeled images in this file may have been used for training"
         raise DatasetError(str(path), problem, "Add labels for images that were not used for training.")
-    return labels
+    return np.where(fresh, numbers[given.labels], -1)
 
 
 def _warn_of_limitations(
@@ -446,23 +433,17 @@ def _tables(
     counts: dict[str, int], expected: float | None, cells: list[list[Cell]], calibration: Calibration
 ) -> tuple[Table, ...]:
     evidence = calibration.evidence
-    checked: list[Cell] = [
-        evidence.num_labels,
-        percent(evidence.accuracy(new=False)),
-        percent(evidence.accuracy(new=True)),
-        calibration.cautious,
-        *("-" if found is None else found.ece for found in (calibration.before, calibration.after)),
-    ]
+    checked: dict[str, Cell] = {
+        "labels": evidence.num_labels,
+        "known right %": percent(evidence.accuracy(new=False)),
+        "new right %": percent(evidence.accuracy(new=True)),
+        "temperature": calibration.cautious,
+        "ECE before": None if calibration.before is None else calibration.before.ece,
+        "ECE after": None if calibration.after is None else calibration.after.ece,
+    }
+    total: dict[str, Cell] = {**counts, **({} if expected is None else {"expected right %": percent(expected)})}
     return (
         Table("groups of the unlabeled images", ["group", "kind", "images", "sure", "mean confidence"], cells),
-        Table(
-            "calibration",
-            ["labels", "known right %", "new right %", "temperature", "ECE before", "ECE after"],
-            [checked],
-        ),
-        Table(
-            "answers",
-            [*counts, *(() if expected is None else ("expected right %",))],
-            [[*counts.values(), *(() if expected is None else (percent(expected),))]],
-        ),
+        Table.of_row("calibration", checked),
+        Table.of_row("answers", total),
     )

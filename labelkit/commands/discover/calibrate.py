@@ -144,7 +144,9 @@ def collect_hidden_label_evidence(
     num_whole = max(1, round(_HIDDEN_CLASSES * len(classes))) if hide_whole else 0
     num_groups = int(in_use.sum()) - (0 if has_new else num_whole)
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
-    features = _project_to_components(judge.features)
+    features = judge.features
+    if features.shape[1] > _DIRECTIONS:
+        features = features @ principal_directions(features, _DIRECTIONS)[0].astype(np.float32)
     scored: list[tuple[Doubles, Doubles, NDArray[np.bool_], Ints]] = []
     own = np.ones(len(labels)) if judge.label_weights is None else judge.label_weights
     factors = []
@@ -216,13 +218,6 @@ def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.rand
     return kept, np.concatenate(tested)
 
 
-def _project_to_components(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    if features.shape[1] <= _DIRECTIONS:
-        return features
-    directions, _ = principal_directions(features, _DIRECTIONS)
-    return features @ directions.astype(np.float32)
-
-
 def calibrate(evidence: Evidence) -> Calibration:
     """Fit the temperature that calibrates the confidences."""
     if not evidence.num_labels:
@@ -230,11 +225,6 @@ def calibrate(evidence: Evidence) -> Calibration:
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
     cautious, likeliest = fit_temperatures(scores, named, correct, weights=weights, cautions=(_CAUTION, 0.0))
     before, after = (named_probability(scores, named, value).confidence for value in (1.0, cautious))
-    return Calibration(
-        cautious * evidence.more_labels,
-        likeliest * evidence.more_labels,
-        evidence,
-        reliability(before, correct, weights=weights),
-        reliability(after, correct, weights=weights),
-        risk_coverage(after, correct).aurc,
-    )
+    curves = (reliability(before, correct, weights=weights), reliability(after, correct, weights=weights))
+    cautious, likeliest = cautious * evidence.more_labels, likeliest * evidence.more_labels
+    return Calibration(cautious, likeliest, evidence, *curves, risk_coverage(after, correct).aurc)

@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
 from labelkit.commands.common.embeddings import is_nonnegative, split_rows, stored_rows
-from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, make_labeled_array, network_saw_labels
+from labelkit.commands.common.labels import (
+    UsableLabels,
+    choose_usable_labels,
+    make_labeled_array,
+    network_saw_labels,
+    read_usable_labels,
+)
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_previous_groups
 from labelkit.commands.discover.label_weights import compute_label_weights, drop_low_weight_labels
@@ -51,9 +57,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    given = choose_usable_labels(
-        config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
-    )
+    given = read_usable_labels(config, store, rows)
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
     # recorded so that other commands can recreate the groups
@@ -69,9 +73,8 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     started = time.monotonic()
     drawn = labels
     if config.previous is not None and config.previous_answers is not None:
-        drawn = drop_low_weight_labels(
-            labels, compute_label_weights(store, rows, given, config.previous, config.previous_answers)
-        )
+        weights = compute_label_weights(store, rows, given, config.previous, config.previous_answers)
+        drawn = drop_low_weight_labels(labels, weights)
     with current_progress().task("hierarchical clustering", total=None):
         tree = build_hierarchy(grouped, drawn, generator=keyed_generator(config.seed, "cluster"))
     judgement = choose_num_classes(config, given.where, features, drawn, tree)
@@ -96,23 +99,11 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         )
     of_class = np.concatenate([tree.labels, np.full(count - len(tree.labels), -1, dtype=np.int64)])
     evidence = judgement.to_json()
-    return _write(
-        store,
-        config,
-        rows,
-        _Classes(ids, of_class, _means(features, ids, count)),
-        given,
-        earlier,
-        params={
-            **params,
-            "min_classes": judgement.searched[0],
-            "max_classes": judgement.searched[1],
-            **({"labels": given.source} if given.source else {}),
-            **evidence,
-        },
-        extra={**evidence, "seconds": round(seconds, 2)},
-        table=judgement.table(),
-    )
+    params |= {"min_classes": judgement.searched[0], "max_classes": judgement.searched[1]}
+    params |= ({"labels": given.source} if given.source else {}) | evidence
+    found = _Classes(ids, of_class, _means(features, ids, count))
+    extra = {**evidence, "seconds": round(seconds, 2)}
+    return _write(store, config, rows, found, given, earlier, params=params, extra=extra, table=judgement.table())
 
 
 def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
@@ -126,16 +117,8 @@ def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[
 def _check_name(
     config: DiscoverCategoriesConfig | DiscoverHeadConfig, store: EmbeddingStore, params: dict[str, object]
 ) -> None:
-    """Check early that the result can be written under its name."""
-    kind = config.command[1]
-    check_new_result(
-        store,
-        config.result or kind,
-        overwrite=config.overwrite,
-        kind="classes",
-        stage=f"discover {kind}",
-        params=params,
-    )
+    name, stage = config.result or config.command[1], " ".join(config.command)
+    check_new_result(store, name, overwrite=config.overwrite, kind="classes", stage=stage, params=params)
 
 
 def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
@@ -165,17 +148,11 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
         cluster_ids[where] = part.argmax(axis=1)
         shifted = part - part.max(axis=1, keepdims=True)
         confidence[where] = 1 / np.exp(shifted / config.temperature).sum(axis=1)
-    return _write(
-        store,
-        config,
-        np.arange(store.n),
-        _Classes(cluster_ids, class_of_output, confidence=confidence),
-        choose_usable_labels(None, store, np.arange(store.n, dtype=np.int64)),
-        read_previous_groups(config, config.result or "head"),
-        params={"num_classes": outputs, "temperature": config.temperature},
-        extra={"num_classes": outputs},
-        table=None,
-    )
+    rows, found = np.arange(store.n), _Classes(cluster_ids, class_of_output, confidence=confidence)
+    given, earlier = choose_usable_labels(None, store, rows), read_previous_groups(config, config.result or "head")
+    extra: dict[str, object] = {"num_classes": outputs}
+    params = {**extra, "temperature": config.temperature}
+    return _write(store, config, rows, found, given, earlier, params=params, extra=extra, table=None)
 
 
 def _write(
@@ -207,16 +184,10 @@ def _write(
         arrays["centroids"] = lasting.place(found.centroids.astype(np.float32))
     if found.confidence is not None:
         arrays["confidence"] = found.confidence
-    kind = config.command[1]
-    name = config.result or kind
+    name, stage = config.result or config.command[1], " ".join(config.command)
+    params = params | lasting.params()
     path = write_result(
-        store,
-        name,
-        kind="classes",
-        arrays=arrays,
-        params={**params, **lasting.params()},
-        stage=f"discover {kind}",
-        overwrite=config.overwrite,
+        store, name, kind="classes", arrays=arrays, params=params, stage=stage, overwrite=config.overwrite
     )
     sizes = np.bincount(pseudo_labels[rows], minlength=len(names))
     with_label = np.bincount(pseudo_labels[rows][given.labeled], minlength=len(names))
@@ -234,7 +205,5 @@ def _write(
             {"id": row[0], "name": row[1], "new": row[2] == "new", "images": row[3], "labeled": row[4]} for row in cells
         ],
     }
-    columns = ["id", "name", "kind", "images", "labeled"]
-    tables = [] if table is None else [table]
-    tables.append(Table("classes", columns, cells))
-    return SimpleResult(values, (path,), tuple(tables))
+    classes_table = Table("classes", ["id", "name", "kind", "images", "labeled"], cells)
+    return SimpleResult(values, (path,), (classes_table,) if table is None else (table, classes_table))

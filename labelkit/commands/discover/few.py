@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import check_features, split_rows
-from labelkit.commands.common.labels import UsableLabels, choose_usable_labels
+from labelkit.commands.common.labels import UsableLabels, read_usable_labels
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
@@ -81,7 +81,7 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
     """
     task = _prepare(config)
     features = check_features(task.store, task.rows)
-    labeled_classes = len(np.unique(task.given.labels[task.given.labels >= 0]))
+    labeled_classes = len(np.unique(task.given.labels[task.given.labeled]))
     with current_progress().task("searching for images to label", total=None):
         found = discover_critical(
             features,
@@ -94,47 +94,32 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
             balance=config.balance,
             class_names=task.given.class_names,
         )
-    by_distance = config.criterion == "min_distance"
+    score = "distance" if config.criterion == "min_distance" else "entropy"
+    params = {"beta": 1 / labeled_classes, "disagreement": to_json_types(found.disagreement)}
     arrays: dict[str, NDArray[Any]] = {"discovered_entropy": found.entropy, "discovered_soft": found.soft}
-    return _finish(
-        config,
-        task,
-        found,
-        found.distance if by_distance else found.entropy,
-        "distance" if by_distance else "entropy",
-        {"beta": 1 / labeled_classes, "disagreement": to_json_types(found.disagreement)},
-        arrays,
-    )
+    return _finish(config, task, found, getattr(found, score), score, params, arrays)
 
 
 def _prepare(config: DiscoverFewConfig) -> _Task:
-    """Read and validate all inputs."""
     store = open_store(config.index)
     name = config.result or config.command[1]
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     check_output(config, table_path, "csv", "--csv", "--result")
-    check_new_result(
-        store,
-        name,
-        overwrite=config.overwrite,
-        kind=RESULT_KIND,
-        stage=" ".join(config.command),
-        params=dict(config.to_yaml_dict(operational=False)),
-    )
+    stage, params = " ".join(config.command), config.to_yaml_dict(operational=False)
+    check_new_result(store, name, overwrite=config.overwrite, kind=RESULT_KIND, stage=stage, params=params)
     rows = split_rows(store, config.split)
     given = _given_labels(config, store, rows)
-    _check_classes(config, given)
-    sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
+    sizes = np.bincount(given.labels[given.labeled], minlength=len(given.class_names))
+    _check_classes(config, given, sizes)
     count: Count = config.count
     if config.per_class is not None:
         count = [config.per_class if size else 0 for size in sizes.tolist()]
     return _Task(store, rows, given, count, table_path, name)
 
 
-def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
+def _check_classes(config: DiscoverFewConfig, given: UsableLabels, sizes: NDArray[np.int64]) -> None:
     """Reject labels of a single class and, unless ``--missing-class skip``, classes without labels."""
     where = given.where
-    sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
     there, missing = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
     if len(there) == 1:
         problem = f"all {int(sizes.sum())} usable labels belong to the same class, {given.class_names[there[0]]!r}"
@@ -147,15 +132,11 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
             f"{len(missing)} of {len(sizes)} classes have no usable labels: {names}{more}",
             "Label an image of each class (--labels FILE), or pass --missing-class skip to ignore these classes.",
         )
-    if (
-        len(there)
-        and sizes[there].min() < sizes[there].max()
-        and config.per_class is None
-        and config.balance != "global"
-    ):
+    low, high = int(sizes[there].min()), int(sizes[there].max())
+    if low < high and config.per_class is None and config.balance != "global":
         current_progress().message(
-            f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels each; discovered images are "
-            "divided among the classes in the same proportions (for equal numbers, pass --per-class)"
+            f"classes have {low} to {high} labels each; discovered images are divided among the classes in the same "
+            "proportions (for equal numbers, pass --per-class)"
         )
 
 
@@ -167,12 +148,9 @@ def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
         only = [(name, first.path) for name in sorted(mine - theirs)[:1]]
         only += [(name, store.path) for name in sorted(theirs - mine)[:1]]
         examples = ", ".join(f"{name} only in {holder}" for name, holder in only)
-        raise Mismatch(
-            str(store.path),
-            f"does not contain the same images as {first.path}: {len(mine & theirs)} images are in both, out of "
-            f"{store.n} and {first.n} ({examples})",
-            "Embed the same dataset and split with both networks.",
-        )
+        problem = f"does not contain the same images as {first.path}: {len(mine & theirs)} images are in both, out of "
+        problem += f"{store.n} and {first.n} ({examples})"
+        raise Mismatch(str(store.path), problem, "Embed the same dataset and split with both networks.")
     return store  # rows are sorted by name, so row i is the same image in both stores
 
 
@@ -185,7 +163,6 @@ def _finish(
     params: Mapping[str, object],
     arrays: Mapping[str, NDArray[Any]],
 ) -> SimpleResult:
-    """Write the result and the table, and return what the command reports."""
     given = task.given
     for warning in found.warnings:
         current_progress().warning(warning)
@@ -195,48 +172,10 @@ def _finish(
         current_progress().warning(
             f"only {len(found.indices)}{asked} images were found, because there were no further candidates"
         )
-    path = _write(config, task, found, scores, {"score": score_name, **params}, arrays)
-    errors = None
-    truth = given.truth[found.indices]
-    if (truth >= 0).any():
-        errors = discovery_errors(
-            found.labels,
-            truth,
-            found.round,
-            found.rank,
-            num_given=int((given.labels >= 0).sum()),
-            class_names=given.class_names,
-        )
-    values: dict[str, object] = {
-        "index": config.index,
-        "result": task.name,
-        "path": path,
-        "csv": task.table_path,
-        "rows": len(task.rows),
-        "labels": int((given.labels >= 0).sum()),
-        "discovered": len(found.indices),
-        "exhausted": found.exhausted,
-        "score": score_name,
-        "warnings": list(found.warnings),
-        "per_class": [{"class": given.class_names[report["label"]], **report} for report in found.per_class],
-        "truth": errors,
-    }
-    return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
-
-
-def _write(
-    config: DiscoverFewConfig,
-    task: _Task,
-    found: Discovery,
-    scores: NDArray[np.float64],
-    params: Mapping[str, object],
-    arrays: Mapping[str, NDArray[Any]],
-) -> Path:
-    """Write the result and the table; return the path of the result."""
-    store, given, rows = task.store, task.given, task.rows
+    store, rows = task.store, task.rows
     pseudo_labels, sources = np.full(store.n, -1, dtype=np.int64), np.zeros(store.n, dtype=np.uint8)
     pseudo_labels[rows] = found.added_to(given.labels)
-    sources[rows[given.labels >= 0]] = SOURCES.index("given")
+    sources[rows[given.labeled]] = SOURCES.index("given")
     sources[rows[found.indices]] = SOURCES.index("discovered")
     path = write_result(
         store,
@@ -257,28 +196,47 @@ def _write(
         },
         params={
             **config.to_yaml_dict(operational=False),
-            "given": int((given.labels >= 0).sum()),
+            "given": int(given.labeled.sum()),
             "label_source": "drawn" if config.num_labels is not None else next(iter(given.source), "store"),
             **({"labels": given.source} if given.source else {}),
             "exhausted": found.exhausted,
             "per_class_report": [to_json_types(report) for report in found.per_class],
+            "score": score_name,
             **params,
         },
         stage=" ".join(config.command),
         overwrite=config.overwrite,
     )
-    columns = zip(rows[found.indices], found.labels, scores, found.rank, found.round, strict=True)
+    columns = (rows[found.indices], found.labels, scores, found.rank, found.round)
     table = [
-        DiscoveredImage(store.sample_ids[int(row)], given.class_names[label], float(score), int(rank), int(number))
-        for row, label, score, rank, number in columns
+        DiscoveredImage(store.sample_ids[row], given.class_names[label], score, rank, number)
+        for row, label, score, rank, number in zip(*(column.tolist() for column in columns), strict=True)
     ]
     commit_bytes(task.table_path, format_discovered_table(table))
-    return path
+    errors, truth, num_given = None, given.truth[found.indices], int(given.labeled.sum())
+    if (truth >= 0).any():
+        labels = (found.labels, truth, found.round, found.rank)
+        errors = discovery_errors(*labels, num_given=num_given, class_names=given.class_names)
+    values: dict[str, object] = {
+        "index": config.index,
+        "result": task.name,
+        "path": path,
+        "csv": task.table_path,
+        "rows": len(rows),
+        "labels": num_given,
+        "discovered": len(found.indices),
+        "exhausted": found.exhausted,
+        "score": score_name,
+        "warnings": list(found.warnings),
+        "per_class": [{"class": given.class_names[report["label"]], **report} for report in found.per_class],
+        "truth": errors,
+    }
+    return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
 
 
 def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> list[Table]:
     given, names = task.given, task.given.class_names
-    sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(names))
+    sizes = np.bincount(given.labels[given.labeled], minlength=len(names))
     wrong_of = {} if errors is None else {share["class"]: share for share in errors["per_class"]}
     critical = isinstance(found, CriticalDiscovery)
     columns = ["class", "labels", "candidates", *(["confined", "ambiguous"] if critical else [])]
@@ -312,22 +270,14 @@ def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> lis
         rounds.append(line)
     tables.append(Table("rounds", ["round", "found", "labels then", *(["wrong", "error %"] if errors else [])], rounds))
     if errors is not None and errors["precision_of_first"]:
-        first = errors["precision_of_first"]
-        tables.append(
-            Table(
-                "% correct among the first images by rank",
-                [str(number) for number in first],
-                [[percent(share) for share in first.values()]],
-            )
-        )
+        first = {str(number): percent(share) for number, share in errors["precision_of_first"].items()}
+        tables.append(Table.of_row("% correct among the first images by rank", first))
     return tables
 
 
 def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> UsableLabels:
     """Return the usable labels of the given rows (at least one), or ``--num-labels`` of them, drawn at random."""
-    given = choose_usable_labels(
-        config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
-    )
+    given = read_usable_labels(config, store, rows)
     if config.num_labels is not None:
         truth, class_names = given.truth, given.class_names
         if not (truth >= 0).any():

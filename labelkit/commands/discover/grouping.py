@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import square_roots
 from labelkit.commands.common.embeddings import check_features, is_nonnegative, normalize_embeddings
-from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, collect_class_names
+from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, collect_class_names, read_usable_labels
 from labelkit.commands.common.stored_predictions import find_group_classes
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
@@ -86,19 +87,11 @@ def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple
         StoreError: the store has no usable labels, or already has a result with this name.
         ConfigError: there are more clusters than rows, or fewer than classes.
     """
-    made = discover_categories(
-        DiscoverCategoriesConfig(
-            index=config.index,
-            num_classes=num_clusters,
-            result=config.grouping,
-            labels=config.labels,
-            label_column=config.label_column,
-            own_labels=config.own_labels,
-            seed=config.seed,
-            overwrite=config.overwrite,
-        )
-    )
-    return made.paths
+    shared = ("index", "labels", "label_column", "own_labels", "seed", "overwrite")
+    options: dict[str, Any] = {name: getattr(config, name) for name in shared}
+    return discover_categories(
+        DiscoverCategoriesConfig(num_classes=num_clusters, result=config.grouping, **options)
+    ).paths
 
 
 def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> GroupedRows:
@@ -112,14 +105,12 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     rows = np.flatnonzero(ids >= 0)
     if not len(rows):
         raise StoreError(result.where, "assigns no images to groups", "Recreate the result from this store.")
-    given, class_of_group = _labels(store, config, result, rows, ids[rows])
-    labels = given.labels
-    params = result.params
-    group_ids = ids[rows]
+    group_ids, params = ids[rows], result.params
+    given, class_of_group = _labels(store, config, result, rows, group_ids)
     calibrating = np.zeros(len(rows), dtype=bool)
     if config.calibration_labels is not None and len(rows) > MAX_TOGETHER:
         calibrating = choose_usable_labels(config.calibration_labels, store, rows, own_labels=False).labeled
-    places = choose_representative_rows(labels, calibrating, MAX_TOGETHER, config.seed)
+    places = choose_representative_rows(given.labels, calibrating, MAX_TOGETHER, config.seed)
     features, unit = check_features(store, rows[places]), params.get("normalize") is not False
     roots = unit and is_nonnegative(store)
     features = square_roots(features) if roots else features
@@ -175,14 +166,11 @@ def _labels(
     group_ids: NDArray[np.int64],
 ) -> tuple[UsableLabels, NDArray[np.int64]]:
     """Return the usable labels (by default, those of the result) and the class of each group, -1 = new."""
-    given = choose_usable_labels(
-        config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
-    )
+    given = read_usable_labels(config, store, rows)
     class_names = given.class_names
     class_names += tuple(name for name in collect_class_names(store, result) if name not in class_names)
     class_of_group = find_group_classes(store, result, class_names)
-    labels = given.labels
-    source = given.source
+    labels, source = given.labels, given.source
     if config.labels is None and config.own_labels and "labeled" in result.arrays:
         # labeled rows are in the group of their class
         used = np.asarray(result.arrays["labeled"], dtype=bool)[rows]

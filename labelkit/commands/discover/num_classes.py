@@ -1,18 +1,12 @@
 """Choose the number of classes in a store: set by the user, estimated by a statistical test, or by GCD's criterion."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import Hierarchy
-from labelkit.algorithms.num_classes import (
-    NumClassesEstimate,
-    by_density,
-    candidate_numbers,
-    estimate_num_classes,
-)
+from labelkit.algorithms.num_classes import NumClassesEstimate, by_density, candidate_numbers, estimate_num_classes
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.algorithms.unlabeled_classes import estimate_unlabeled_groups
 from labelkit.commands.common.labels import label_agreement_warning
@@ -86,11 +80,7 @@ class NumClassesChoice:
 
 
 def choose_num_classes(
-    config: DiscoverCategoriesConfig,
-    where: str,
-    features: StoredRows,
-    labels: NDArray[np.int64],
-    tree: Hierarchy,
+    config: DiscoverCategoriesConfig, where: str, features: StoredRows, labels: NDArray[np.int64], tree: Hierarchy
 ) -> NumClassesChoice:
     """Determine the number of classes: set by the options, estimated, or chosen by the published criterion.
 
@@ -174,8 +164,11 @@ def _estimated(
             best, chance = looked.best(some=some), None if some or looked.uses_counts else looked.chance
             new_share = looked.near.best
             if best == 0:
-                found = _use_labeled_classes_only(config, tree, looked.chance, notes)
-                return replace(found, new_share=new_share)
+                said = "holding out labels revealed no unlabeled classes, but small ones can be missed; "
+                notes.insert(0, said + "if there are any, pass --new-classes some, or their number")
+                found = _use_known_number(config, num_old, tree)
+                chance = looked.chance
+                return replace(found, notes=tuple(notes), chance_all_labeled=chance, new_share=new_share)
             low_best, high_best = looked.plausible_range(best)
             choice = NumClassesEstimate(
                 num_old + best, num_old + low_best, num_old + high_best, tuple(numbers), looked.expected
@@ -200,23 +193,11 @@ def _estimated(
 
 
 def _numbers_between(low: int, high: int) -> list[int]:
-    """Return numbers from ``low`` to ``high`` in increasing steps."""
     found, more = [low], 1.0
     while low + int(more) < high:
         found.append(low + int(more))
         more = max(more + 1, more * _STEP)
     return [*found, high]
-
-
-def _use_labeled_classes_only(
-    config: DiscoverCategoriesConfig, tree: Hierarchy, chance: float, notes: Sequence[str]
-) -> NumClassesChoice:
-    number = len(tree.labels)
-    said = (
-        "holding out labels revealed no unlabeled classes, but small ones can be missed; if there are any, pass "
-        "--new-classes some, or their number"
-    )
-    return replace(_use_known_number(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)
 
 
 def _explain_bound(judgement: NumClassesChoice) -> list[str]:
@@ -225,9 +206,8 @@ def _explain_bound(judgement: NumClassesChoice) -> list[str]:
     if judgement.is_upper_bound:
         return [f"at most {best} classes: the smallest number tried fits best, so lower --min-classes"]
     if judgement.is_lower_bound:
-        return [
-            f"at least {best} classes: the largest number tried fits best, so raise --max-classes or label more images"
-        ]
+        note = "the largest number tried fits best, so raise --max-classes or label more images"
+        return [f"at least {best} classes: {note}"]
     return []
 
 
@@ -239,9 +219,9 @@ def _sample_rows(
         return np.arange(len(labels), dtype=np.int64)
     kept = max(1, min(_LABELS_KEPT, _MAX_ROWS // max(1, 2 * len(classes))))
     order = keyed_generator(config.seed, "class number").permutation(len(labels))
-    first = [order[labels[order] == label][:kept] for label in classes]
     chosen = np.zeros(len(labels), dtype=bool)
-    chosen[np.concatenate([*first, np.empty(0, dtype=np.int64)])] = True
+    for label in classes:
+        chosen[order[labels[order] == label][:kept]] = True
     others = order[~chosen[order]]
     chosen[others[: max(0, _MAX_ROWS - int(chosen.sum()))]] = True
     return np.flatnonzero(chosen)

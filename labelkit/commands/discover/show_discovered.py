@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
@@ -70,7 +71,6 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
 
 
 def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: EmbeddingStore | ImageDataset) -> _Shown:
-    """Read the result or table, with true labels where known."""
     truth: dict[str, str] = {}
     if of.labels is not None:
         truth = {of.sample_ids[i]: of.class_names[label] for i, label in enumerate(of.labels.tolist()) if label >= 0}
@@ -84,29 +84,24 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: Embed
     known = set(of.sample_ids)
     strangers = [image.sample_id for image in found if image.sample_id not in known]
     if strangers:
-        raise DatasetError(
-            str(config.table),
-            f"{len(strangers)} of {len(found)} images are not in {config.index or config.dataset}, first: "
-            f"{', '.join(strangers[:3])}",
-            "Pass the store or dataset that the table belongs to.",
-        )
+        problem = f"{len(strangers)} of {len(found)} images are not in {config.index or config.dataset}, first: "
+        problem += ", ".join(strangers[:3])
+        raise DatasetError(str(config.table), problem, "Pass the store or dataset that the table belongs to.")
     there = {image.label for image in found}
     order = [*of.class_names, *sorted(there - set(of.class_names), key=natural_key)]
     classes = tuple(name for name in order if name in there)
     if config.classes is not None:
         missing = [name for name in config.classes if name not in there]
         if missing:
-            raise ConfigError(
-                "--classes",
-                f"no image of {missing[0]!r} was discovered (classes with discovered images: {', '.join(classes)})",
-                "Choose from these classes.",
+            problem = (
+                f"no image of {missing[0]!r} was discovered (classes with discovered images: {', '.join(classes)})"
             )
+            raise ConfigError("--classes", problem, "Choose from these classes.")
         classes = config.classes
         found = [image for image in found if image.label in classes]
     if not found:
-        raise StoreError(
-            str(config.index), "the result has no discovered images", "Run the search with a higher --count."
-        )
+        problem = "the result has no discovered images"
+        raise StoreError(str(config.index), problem, "Run the search with a higher --count.")
     return _Shown(found, truth, classes, what)
 
 
@@ -158,7 +153,6 @@ def _class_cells(shown: _Shown) -> list[list[Cell]]:
 
 
 def _write_sheet(config: ShowDiscoveredConfig, shown: _Shown, images: ImageDataset) -> Path:
-    """Write a sheet with a heading and lines of images for each class."""
     pixels_of = make_pixel_reader(images)
     lines: list[list[SheetCell]] = []
     for name, count, wrong in _class_cells(shown):
@@ -170,12 +164,8 @@ def _write_sheet(config: ShowDiscoveredConfig, shown: _Shown, images: ImageDatas
             for image in mine[start : start + IMAGES_PER_LINE]:
                 right = shown.is_right(image)
                 below = f"is {shown.truth[image.sample_id]}" if right is False else ""
-                line.append(
-                    SheetCell(
-                        pixels_of(image.sample_id),
-                        (f"{image.rank}: {image.score:.3g}", below),
-                        frame="plain" if right is None else "right" if right else "wrong",
-                    )
-                )
+                frame: Any = {None: "plain", True: "right", False: "wrong"}[right]
+                texts = (f"{image.rank}: {image.score:.3g}", below)
+                line.append(SheetCell(pixels_of(image.sample_id), texts, frame))
             lines.append(line)
     return write_contact_sheet(config.out, lines)

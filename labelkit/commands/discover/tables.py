@@ -4,8 +4,8 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from labelkit.errors import DatasetError
 from labelkit.files import open_regular
@@ -16,17 +16,8 @@ _GENERATION = "generation"
 _ITERATION = "iteration"  # name of a round in training runs
 
 
-@dataclass(frozen=True)
-class DiscoveredImage:
-    """Discovered image with its assigned label, score, rank and round.
-
-    Attributes:
-        sample_id: path relative to the data root.
-        label: class name.
-        score: selection score.
-        rank: from 1, best first.
-        round: from 1.
-    """
+class DiscoveredImage(NamedTuple):
+    """Discovered image: path relative to the data root, assigned class, selection score, rank and round from 1."""
 
     sample_id: str
     label: str
@@ -71,9 +62,8 @@ def read_discovered_table(path: Path) -> list[DiscoveredImage]:
     found: list[tuple[int, DiscoveredImage]] = []
     for line, row in enumerate(rows, start=2):
         try:
-            image = DiscoveredImage(
-                row["path"], row["label"], float(row["score"]), int(row["rank"]), int(row[number_column])
-            )
+            rank, number = int(row["rank"]), int(row[number_column])
+            image = DiscoveredImage(row["path"], row["label"], float(row["score"]), rank, number)
             if not math.isfinite(image.score):
                 raise ValueError(f"score must be finite, got {image.score}")
             found.append((int(row[_GENERATION]) if _GENERATION in columns else 0, image))

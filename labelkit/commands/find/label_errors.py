@@ -4,7 +4,7 @@ import numpy as np
 
 from labelkit.algorithms.label_errors import score_labels
 from labelkit.commands.common.embeddings import check_features, split_rows
-from labelkit.commands.common.labels import choose_usable_labels
+from labelkit.commands.common.labels import read_usable_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.find.options import FindMislabeledConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
@@ -32,9 +32,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    given = choose_usable_labels(
-        config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
-    )
+    given = read_usable_labels(config, store, rows)
     labeled = np.flatnonzero(given.labeled)
     classes, labels = np.unique(given.labels[labeled], return_inverse=True)
     if len(classes) < 2:

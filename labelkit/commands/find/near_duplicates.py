@@ -38,7 +38,8 @@ _CACHE_VERSION = 1
 
 # Minimum correlations by the resolution at which a pair is compared. Edited copy: of details, and of the second-worst
 # region; same scene: of details. Chosen on synthetic copies and by visual inspection, see docs/guides/find.md.
-_SAME = {64: (0.92, 0.80), 32: (0.88, 0.70), 16: (0.85, 0.65)}
+_SAME_DETAIL = {64: 0.92, 32: 0.88, 16: 0.85}
+_SAME_REGION = {64: 0.80, 32: 0.70, 16: 0.65}
 _BURST = {64: 0.50, 32: 0.70, 16: 0.80}
 _SHOWN = 10
 #: Minimum correlation of gray values at 16 x 16 pixels between a mirrored or rotated image and its copy.
@@ -58,7 +59,6 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     images = StoredImages(store, rows, config)
-    features = stored_rows(store, rows)
     _, first, ids = np.unique(np.asarray(store.sha256)[rows], axis=0, return_index=True, return_inverse=True)
     firsts = first[ids.reshape(-1)]
     again = np.flatnonzero(firsts != np.arange(len(rows)))
@@ -66,10 +66,8 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     kept = _read_cache(config.cache)
     place_of = {digest.tobytes(): place for place, digest in enumerate(kept["sha256"])}
     known = np.array([place_of.get(digest.tobytes(), -1) for digest in np.asarray(store.sha256)[rows]], dtype=np.int64)
-    places, pictures = _load_thumbnails(
-        images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]), known, kept["pictures"]
-    )
-    _, near = find_nearest_other_embeddings(features.subset(places), config.neighbors, "nearest embeddings")
+    places, pictures = _load_thumbnails(images, np.setdiff1d(np.arange(len(rows)), again), known, kept["pictures"])
+    _, near = find_nearest_other_embeddings(stored_rows(store, rows[places]), config.neighbors, "nearest embeddings")
     coarse = compute_coarse_vectors(pictures)
     _, near_pixels = find_nearest_other_embeddings(coarse, config.neighbors, "nearest pixels")
     pairs = _merge_neighbor_pairs(near, near_pixels)
@@ -91,12 +89,13 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
         of_cluster |= {a: None, b: None}
     write_table(config, COLUMNS, lines)
     clusters = [(cluster, kind, list(of_cluster)) for cluster, (kind, of_cluster) in sorted(members.items())]
-    images.draw(
-        config,
-        [[(place, (images.name(place), f"{number} {kind}")) for place in them] for number, kind, them in clusters],
-    )
-    copies = [places for _, kind, places in clusters if kind == "copies"]
-    spare = sum(len(places) - 1 for places in copies)
+    lines_drawn = [[(at, (images.name(at), f"{number} {kind}")) for at in them] for number, kind, them in clusters]
+    images.draw(config, lines_drawn)
+    spare = sum(len(them) - 1 for _, kind, them in clusters if kind == "copies")
+    counts: list[list[Cell]] = [
+        [kind, int((kinds == number).sum()), len(np.unique(found[kinds == number]))]
+        for number, kind in enumerate(KINDS)
+    ]
     values: dict[str, object] = {
         "index": config.index,
         "csv": config.out,
@@ -104,17 +103,13 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
         "images": len(images.rows),
         "left_out": images.describe_skipped_images(),
         "compared_pairs": len(pairs),
-        "pairs": {kind.replace(" ", "_"): int((kinds == number).sum()) for number, kind in enumerate(KINDS)},
+        "pairs": {str(kind).replace(" ", "_"): number for kind, number, _ in counts},
         "spare_images": spare,
         "clusters": [
             {"cluster": number, "kind": kind, "images": [images.name(place) for place in places]}
             for number, kind, places in clusters
         ],
     }
-    counts: list[list[Cell]] = [
-        [kind, int((kinds == number).sum()), len(np.unique(found[kinds == number]))]
-        for number, kind in enumerate(KINDS)
-    ]
     title = f"{len(images.rows)} images, {spare} of which are redundant copies"
     tables = [Table(title, ["kind", "pairs", "images"], counts)]
     shown: list[list[Cell]] = [
@@ -238,10 +233,8 @@ def _find_rotated_copies(
 
 def _is_same(agreement: AlignedPairCorrelation) -> NDArray[np.bool_]:
     """Return a mask (p,) of the pairs that show the same picture."""
-    same = agreement.detail >= _select_limits(agreement, {level: limit for level, (limit, _) in _SAME.items()})
-    return same & (
-        agreement.weakest >= _select_limits(agreement, {level: limit for level, (_, limit) in _SAME.items()})
-    )
+    is_alike = agreement.detail >= _select_limits(agreement, _SAME_DETAIL)
+    return is_alike & (agreement.weakest >= _select_limits(agreement, _SAME_REGION))
 
 
 def _select_limits(agreement: AlignedPairCorrelation, limits: dict[int, float]) -> NDArray[np.float64]:

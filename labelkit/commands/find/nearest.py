@@ -12,11 +12,7 @@ _QUERIES = 1024
 
 
 def find_nearest_other_embeddings(
-    rows: Rows,
-    k: int,
-    what: str,
-    among: NDArray[np.bool_] | None = None,
-    queries: NDArray[np.int64] | None = None,
+    rows: Rows, k: int, what: str, among: NDArray[np.bool_] | None = None, queries: NDArray[np.int64] | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Find the k nearest other rows of each row by cosine similarity, nearest first.
 

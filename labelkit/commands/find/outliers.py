@@ -36,25 +36,21 @@ def find_outliers(config: FindOddConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    images: StoredImages | None = None
-    if store.has_images or config.sheet is not None:
-        images = StoredImages(store, rows, config)
-    else:
+    images = StoredImages(store, rows, config) if store.has_images or config.sheet is not None else None
+    if images is None:
         current_progress().warning(f"{store.path} has no image files, so only embeddings are checked")
     if len(rows) < MIN_IMAGES:
         current_progress().warning(
             f"{len(rows)} images are too few to find outliers by comparison, so images are not compared with each other"
         )
-    features = stored_rows(store, rows)
-    tones = sizes = None
-    usual: NDArray[np.bool_] | None = None
+    tones = sizes = usual = None
     if images is not None:
         tones, sizes = _measure_all_tones(images), np.asarray(store.image_sizes, dtype=np.int64)[rows]
         # dark or blurred images are near outliers in the embedding space, and would make them look normal
-        nothing_else = (outlier_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
-        if int(nothing_else.sum()) >= MIN_IMAGES:
-            usual = np.asarray(nothing_else, dtype=np.bool_)
-    cosines, _ = find_nearest_other_embeddings(features, config.neighbors, "nearest embeddings", usual)
+        usual = (outlier_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
+        if int(usual.sum()) < MIN_IMAGES:
+            usual = None
+    cosines, _ = find_nearest_other_embeddings(stored_rows(store, rows), config.neighbors, "nearest embeddings", usual)
     distances = 1 - cosines[:, -1].astype(np.float64)
     scores = outlier_scores(distances, tones, sizes)
     highest = scores.max(axis=1)
