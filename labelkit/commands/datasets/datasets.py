@@ -52,15 +52,12 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
             problems.append(f"expected {expected:,} {what}, found {len(names):,}")
     if not problems:
         return Inventory("whole", dataset.root, found, None)
-    remedy = (
-        "To get the published version, download the dataset again; the existing files are consistent and can be used."
-    )
+    remedy = "To get the published version, download the dataset again; the existing files can be used."
     fault = DatasetIncomplete(str(dataset.root or spec.name), "; ".join(problems), remedy)
     return Inventory("incomplete", dataset.root, found, fault)
 
 
 def _list_class_counts(spec: DatasetSpec) -> dict[str, tuple[str, int]]:
-    """Return the description and published number of each type of classes."""
     return {
         "classes": ("classes", spec.num_classes),
         "mask_classes": ("mask classes", spec.num_mask_classes),
@@ -126,7 +123,7 @@ def _build_record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
         "old_classes": None if classes is None else len(classes.old_classes),
         "new_classes": None if classes is None else len(classes.new_classes),
         "class_list_source": None if classes is None else classes.source,
-        "fault": None if fault is None else {"where": fault.where, "problem": fault.problem, "remedy": fault.remedy},
+        "fault": None if fault is None else {name: getattr(fault, name) for name in ("where", "problem", "remedy")},
     }
 
 

@@ -89,12 +89,8 @@ def export_store(config: ExportConfig) -> SimpleResult:
     }
     if kind == ".npy":
         values["ids"] = names_path
-    table = Table(
-        "",
-        ["what", "rows", "dim", "bytes", "path"],
-        [[str(values["what"]), count, None if export.embeddings is None else store.dim, values["bytes"], out]],  # type: ignore[list-item]  # bytes is a number
-    )
-    return SimpleResult(values, paths, (table,))
+    row = {name: values[name] for name in ("what", "rows", "dim", "bytes", "path")}
+    return SimpleResult(values, paths, (Table.of_row("", row),))  # type: ignore[arg-type]  # texts, numbers and a path
 
 
 def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
@@ -114,12 +110,8 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
         raise ConfigError("--what model", problem, "Run `pip install onnx onnxruntime onnxscript`.")
     model = store.model
     network = load_recorded_network(model, config.checkpoint).network
-    notes = {
-        "name": model.name,
-        "source": model.source,
-        "weights_fingerprint": model.weights_fingerprint,
-        "preprocess": canonical_json(model.preprocess),
-    }
+    notes = {name: getattr(model, name) for name in ("name", "source", "weights_fingerprint")}
+    notes["preprocess"] = canonical_json(model.preprocess)
     try:
         content = export_onnx_bytes(network, notes)
     except OnnxExportError as error:
@@ -135,11 +127,8 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
         "bytes": len(content),
         "seconds": round(time.monotonic() - started, 2),
     }
-    table = Table("", ["what", "model", "dim", "bytes", "path"], [["model", model.name, store.dim, len(content), out]])
-    return SimpleResult(values, (out,), (table,))
-
-
-# ---- data to export
+    row = {name: values[name] for name in ("what", "model", "dim", "bytes", "path")}
+    return SimpleResult(values, (out,), (Table.of_row("", row),))  # type: ignore[arg-type]  # texts, numbers and a path
 
 
 def _collect_store(store: EmbeddingStore, config: ExportConfig) -> _ExportedData:
@@ -200,7 +189,6 @@ def _list_image_columns(store: EmbeddingStore, result: Result) -> dict[str, Valu
 
 
 def _list_hits(store: EmbeddingStore, result: Result) -> dict[str, Values]:
-    """Return the columns of a table with one row per search hit."""
     neighbors, scores = result.arrays["neighbor_rows"], result.arrays["scores"]
     queries, ranks = np.nonzero(neighbors >= 0)
     rows = neighbors[queries, ranks]
@@ -234,32 +222,22 @@ def _decode_names(numbers: NDArray[Any], names: Any) -> list[str | None]:
     return [None if number < 0 else known[number] if known else str(number) for number in numbers.tolist()]
 
 
-# ---- CSV
-
-
 def _generate_csv(export: _ExportedData) -> Iterator[bytes]:
     """Yield a CSV in chunks; nine significant digits represent every float32 exactly."""
-    columns = list(export.columns.values())
+    columns = [values.tolist() if isinstance(values, np.ndarray) else values for values in export.columns.values()]
     width = 0 if export.embeddings is None else export.embeddings.shape[1]
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([*export.columns, *(f"e{number}" for number in range(width))])
-    lists = [values.tolist() if isinstance(values, np.ndarray) else values for values in columns]
-    lines = ([_format_cell(values[row]) for values in lists] for row in range(len(columns[0])))
-    if export.embeddings is None:
-        writer.writerows(lines)
+    head: Any = [*export.columns, *(f"e{number}" for number in range(width))]
+    step = max(1, BLOCK_BYTES // (4 * max(1, width)))
+    for start in range(0, max(1, len(columns[0])), step):
+        buffer = io.StringIO(newline="")
+        writer = csv.writer(buffer, lineterminator="\n")
+        if start == 0:
+            writer.writerow(head)
+        part = slice(start, start + step)
+        numbers = [[]] * len(columns[0][part]) if export.embeddings is None else export.embeddings[part].tolist()
+        for cells, row in zip(zip(*(values[part] for values in columns), strict=True), numbers, strict=True):
+            writer.writerow([*map(_format_cell, cells), *map("{:.9g}".format, row)])
         yield buffer.getvalue().encode()
-        return
-    numbers = ",%.9g" * width + "\n"  # twice as fast as the writer
-    step = max(1, BLOCK_BYTES // (4 * width))
-    for start in range(0, len(export.embeddings), step):
-        for row, line in zip(export.embeddings[start : start + step].tolist(), lines, strict=False):
-            writer.writerow(line)  # with an empty line terminator, names with line feeds would not be quoted
-            buffer.seek(buffer.tell() - 1)
-            buffer.write(numbers % tuple(row))
-        yield buffer.getvalue().encode()
-        buffer.seek(0)
-        buffer.truncate()
 
 
 def _format_cell(value: object) -> object:

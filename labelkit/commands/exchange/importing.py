@@ -47,9 +47,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
     with translate_os_errors(config.out.parent):
         config.out.parent.mkdir(parents=True, exist_ok=True)
     rows, name_where = _read(config)
-    digests = {"source": sha256_file(config.source)}
-    if config.ids is not None:
-        digests["ids"] = sha256_file(config.ids)
+    digests = {role: sha256_file(path) for role in ("source", "ids") if (path := getattr(config, role)) is not None}
     _write(config, rows, name_where, digests)
     store = open_store(config.out)
     if config.images is not None:
@@ -73,10 +71,9 @@ def import_store(config: ImportConfig) -> SimpleResult:
         "content_digest": store.content_digest,
         "seconds": round(time.monotonic() - started, 2),
     }
-    columns = ["store", "rows", "dim", "dtype", "labels", "classes", "images", "model"]
+    row: dict[str, Any] = {name: values[name] for name in ("rows", "dim", "dtype", "labels", "classes")}
     known = "known" if store.has_images else "unknown"
-    cells = [config.out, store.n, store.dim, values["dtype"], values["labels"], values["classes"], known]
-    tables = [Table("", columns, [[*cells, store.model.name]])]  # type: ignore[list-item]  # numbers and texts
+    tables = [Table.of_row("", {"store": config.out, **row, "images": known, "model": store.model.name})]
     if rows.found:
         tables.append(Table("imported from", ["what", "array or column"], [[*pair] for pair in rows.found.items()]))
     return SimpleResult(values, (config.out,), tuple(tables))
@@ -105,9 +102,8 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
         inside = [name for name in rows.left_out if name.split("/")[0] == "obs"]
         if inside:
             problem = f"no image names were found; the file also contains {', '.join(inside[:_SHOWN_NAMES])}"
-            raise Refused(
-                str(config.source), problem, "Pass --ids-key GROUP/NAME and --labels-key GROUP/NAME, or --ids FILE."
-            )
+            remedy = "Pass --ids-key GROUP/NAME and --labels-key GROUP/NAME, or --ids FILE."
+            raise Refused(str(config.source), problem, remedy)
         current_progress().message(f"{config.source}: row numbers are used as ids (to use names, pass --ids)")
     if ids is None:
         return rows, rows.where
@@ -138,11 +134,9 @@ def _match_names(config: ImportConfig, rows: ForeignRows, named: ForeignRows) ->
     if other is not None or len(place) < len(given):
         row = next((row for row, (a, b) in enumerate(zip(names, given, strict=False)) if a != b), 0)
         what = f"the name {other!r} is missing" if other is not None else "a name occurs twice"
-        problem = (
-            f"does not match the names in {config.source}: {what}; first difference: {given[row]!r}, not {names[row]!r}"
-        )
+        what += f"; first difference: {given[row]!r}, not {names[row]!r}"
         remedy = "Use the names of the source in any order, or save the embeddings without names as a .npy file."
-        raise Mismatch(str(config.ids), problem, remedy)
+        raise Mismatch(str(config.ids), f"does not match the names in {config.source}: {what}", remedy)
     order, where = np.array([place[name] for name in names]), named.where
     named.columns = {
         role: [column[row] for row in order] if isinstance(column, list) else column[order]
@@ -280,9 +274,9 @@ def _build_columns(
     found: dict[str, Any] = {}
     if labels is not None:
         found = {"labels": labels[order], "class_names": class_names}
-    if labels is not None and labeled is not None:
-        used = labels[order][labeled]
-        found |= {"labeled": labeled, "old_classes": np.isin(np.arange(len(class_names)), used)}
+        if labeled is not None:
+            used = labels[order][labeled]
+            found |= {"labeled": labeled, "old_classes": np.isin(np.arange(len(class_names)), used)}
     if splits is not None:
         found |= {"splits": splits[order], "split_names": split_names}
     return found
@@ -323,9 +317,8 @@ def _number_values(
 def _read_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[Any]]:
     if not folder.is_dir():
         raise DatasetError(str(folder), "is not a folder", "Pass the folder to which the image names are relative.")
-    sha256 = np.zeros((len(sample_ids), 32), dtype=np.uint8)
-    file_sizes = np.zeros(len(sample_ids), dtype=np.uint64)
-    image_sizes = np.zeros((len(sample_ids), 2), dtype=np.uint32)
+    n = len(sample_ids)
+    sha256, file_sizes, image_sizes = np.zeros((n, 32), np.uint8), np.zeros(n, np.uint64), np.zeros((n, 2), np.uint32)
 
     def read(row: int) -> str | None:
         try:
@@ -337,9 +330,9 @@ def _read_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[A
         file_sizes[row], image_sizes[row] = len(content), (height, width)
         return None
 
-    bad = [fault for fault in run_in_threads(read, range(len(sample_ids)), "images") if fault is not None]
+    bad = [fault for fault in run_in_threads(read, range(n), "images") if fault is not None]
     if bad:
         more = f"; and {len(bad) - _SHOWN_FAULTS} more" if len(bad) > _SHOWN_FAULTS else ""
-        problem = f"{len(bad)} of {len(sample_ids)} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"
+        problem = f"{len(bad)} of {n} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"
         raise DatasetError(str(folder), problem, "Check --images, or remove --images to import without images.")
     return {"sha256": sha256, "file_sizes": file_sizes, "image_sizes": image_sizes}

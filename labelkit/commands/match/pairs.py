@@ -14,6 +14,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,18 +88,17 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
         pool.shutdown(cancel_futures=True)
     found = join_matches(listed)
     kept = keep_best_partners(found, _PARTNERS)
+    options = {"split": config.split, "num_clusters": config.num_clusters, "seed": config.seed}
     recipe = {
         "opencv": opencv,
         "store": store.content_digest,
-        "split": config.split,
-        "num_clusters": config.num_clusters,
         "candidates": _CANDIDATES,
         "partners": _PARTNERS,
-        "seed": config.seed,
+        **options,
     }
     ids = tuple(store.sample_ids[row] for row in rows)
     written = MatchFile(kept, ids, images.sha256, np.asarray(store.image_sizes)[rows], counts, recipe, "")
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "path": out,
         "content_digest": write_matches(out, written, overwrite=config.overwrite),
         "index": config.index,
@@ -122,14 +122,14 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
         progress.message(
             f"{values['without_keypoints']} images have no keypoints, so they cannot be matched (first: {first})"
         )
-    paths: tuple[Path, ...] = (out,)
-    if config.sheet is not None:
-        if len(found):
-            write_match_sheet(config.sheet, found, images)
-            paths, values["sheet"] = (out, config.sheet), config.sheet
-        else:
-            progress.warning(f"there are no matches, so {config.sheet} is not written")
-    return SimpleResult(values, paths, (_build_table(values),))
+    paths = [out]
+    if config.sheet is not None and len(found):
+        write_match_sheet(config.sheet, found, images)
+        values["sheet"] = config.sheet
+        paths.append(config.sheet)
+    elif config.sheet is not None:
+        progress.warning(f"there are no matches, so {config.sheet} is not written")
+    return SimpleResult(values, tuple(paths), (_build_table(values),))
 
 
 class KeypointImages:
@@ -148,11 +148,8 @@ class KeypointImages:
         names = [store.sample_ids[row] for row in rows]
         missing = [name for name in names if name not in position]
         if missing:
-            raise DatasetError(
-                dataset.name,
-                f"{len(missing)} of {len(rows)} images of {store.path} are missing (first: {missing[0]})",
-                "Restore these images, or pass --dataset (and --data-root).",
-            )
+            problem = f"{len(missing)} of {len(rows)} images of {store.path} are missing (first: {missing[0]})"
+            raise DatasetError(dataset.name, problem, "Restore these images, or pass --dataset (and --data-root).")
         self._dataset, self._rows, self._opencv = dataset, [position[name] for name in names], opencv
         self.sha256: NDArray[np.uint8] = np.asarray(store.sha256)[rows]
         self.from_cache: set[int] = set()
@@ -212,11 +209,8 @@ def choose_candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -
     groups = [np.arange(len(features))]
     if config.num_clusters is not None:
         if config.num_clusters > len(features):
-            raise ConfigError(
-                "--num-clusters",
-                f"{config.num_clusters} exceeds the number of images ({len(features)})",
-                "Lower --num-clusters.",
-            )
+            problem = f"{config.num_clusters} exceeds the number of images ({len(features)})"
+            raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
         generator = keyed_generator(config.seed, "match clusters")
         found = kmeans(features, config.num_clusters, generator=generator, num_inits=3)
         groups = [np.flatnonzero(found.cluster_ids == i) for i in range(config.num_clusters)]
@@ -249,11 +243,10 @@ def _same_class_fraction(store: EmbeddingStore, rows: NDArray[np.int64], pairs: 
     return round(float((labels[known, 0] == labels[known, 1]).mean()), 4) if known.any() else None
 
 
-def _build_table(values: dict[str, object]) -> Table:
+def _build_table(values: dict[str, Any]) -> Table:
     names = ("images", "without_keypoints", "compared", "matched", "covered", "same_class", "seconds")
-    cells = [cell if isinstance(cell := values[name], int | float | str) else None for name in names]
     title = "matched: number of pairs; covered: images with a partner; same class: fraction of matched pairs"
-    return Table(title, [name.replace("_", " ") for name in names], [cells])
+    return Table.of_row(title, {name.replace("_", " "): values[name] for name in names})
 
 
 def write_match_sheet(path: Path, matches: Matches, images: KeypointImages) -> None:

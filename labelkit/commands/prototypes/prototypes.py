@@ -20,7 +20,11 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
         OutputExistsError: the file exists and has different content.
         ResourceError: the device does not exist, or writing failed, for example because the disk is full.
     """
-    progress = current_progress()
+    progress, device = current_progress(), str(config.device)
+    if device != "cpu":
+        from labelkit.training.devices import Runtime
+
+        device = str(Runtime(device=device).device)
     levels = build_t_schedule(config.t, config.sharpest_t)
     started = time.monotonic()
     with progress.task("optimizing prototypes", total=len(levels) * config.num_inits) as task:
@@ -33,7 +37,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
             sharpest_t=config.sharpest_t,
             iterations=config.max_iterations,
             num_starts=config.num_inits,
-            device=_device(config),
+            device=device,
             use_cache=config.cache,
             show_message=progress.warning,
             report=lambda t, largest: task.advance(1, sharpness=t, max_cosine=largest),
@@ -59,14 +63,6 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
     return SimpleResult(values, (out,), (_build_table(title, spread, bounds),))
 
 
-def _device(config: PrototypesConfig) -> str:
-    if config.device == "cpu":
-        return config.device
-    from labelkit.training.devices import Runtime
-
-    return str(Runtime(device=config.device).device)
-
-
 def _compute_bounds(count: int, dim: int) -> dict[str, float]:
     """Return lower bounds for any vectors; a simplex, if it fits, attains those of the mean and the loss."""
     return {
@@ -87,9 +83,8 @@ def _build_table(title: str, spread: Spread, bounds: dict[str, float]) -> Table:
         "mean_nearest_cosine": "mean over nearest pairs",
         "uniformity": "uniformity loss, t = 2",
     }
-    found = asdict(spread)
     rows: list[list[Cell]] = [
-        [label, float(f"{found[name]:.7f}"), float(f"{bounds.get(name, math.nan):.7f}")] for name, label in what.items()
+        [label, round(getattr(spread, name), 7), round(bounds.get(name, math.nan), 7)] for name, label in what.items()
     ]
     closest_bound = math.degrees(math.acos(bounds["max_cosine"]))
     rows.append(["angle of the closest pair", round(spread.closest_angle, 4), round(closest_bound, 4)])

@@ -25,14 +25,10 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
     """
     runs = [read_log(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
     names = _choose_metrics(config.metrics, runs)
-    if config.over == "epoch":
-        for run in runs:
-            if any(np.isnan(series.epochs).any() for found in run.series.values() for series in found):
-                raise ConfigError(
-                    "--over",
-                    f"{run.folder} has not finished an epoch, so steps cannot be converted to epochs",
-                    "Use --over step.",
-                )
+    for run in runs if config.over == "epoch" else ():
+        if any(np.isnan(series.epochs).any() for found in run.series.values() for series in found):
+            problem = f"{run.folder} has not finished an epoch, so steps cannot be converted to epochs"
+            raise ConfigError("--over", problem, "Use --over step.")
     from labelkit.commands.common.images.plots import Line, write_curves_plot  # matplotlib takes a second to load
 
     panels: dict[str, list[Line]] = {}
@@ -75,7 +71,6 @@ def _run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _choose_metrics(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics]) -> list[str]:
-    """Return the requested metrics, in the requested order."""
     known = list(dict.fromkeys(name for run in runs for name in run.series))
     if patterns is None:
         return [name for name in MAIN_METRICS if name in known] or known[:1]
@@ -91,11 +86,9 @@ def _choose_metrics(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics
     if unknown:
         near = [close[0] for name in unknown if (close := difflib.get_close_matches(name, known, n=1))]
         where = runs[0].folder if len(runs) == 1 else f"{len(runs)} runs"
-        raise ConfigError(
-            "--metrics",
-            f"{where} did not log {' or '.join(unknown)} (it logged: {', '.join(sorted(known))})",
-            f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose from these metrics.",
-        )
+        problem = f"{where} did not log {' or '.join(unknown)} (it logged: {', '.join(sorted(known))})"
+        remedy = f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose from these metrics."
+        raise ConfigError("--metrics", problem, remedy)
     if len(chosen) > _MAX_PANELS:
         problem = f"at most {_MAX_PANELS} of the {len(chosen)} metrics fit in one image"
         raise ConfigError("--metrics", problem, "Choose fewer metrics.")

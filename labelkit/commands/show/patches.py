@@ -72,23 +72,13 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         color = colors[start : start + len(similarity)].reshape(*found.grid, 3)
         start += len(similarity)
         lines = (f"max: {place[0]},{place[1]}, {similarity[best]:.3f}",)
-        drawn.append(
-            [
-                SheetCell(view, below),
-                SheetCell(overlay_heatmap(pixels[number], heat, limits), lines),
-                SheetCell((255 * color).round().astype(np.uint8), ()),
-            ]
-        )
+        similar = SheetCell(overlay_heatmap(pixels[number], heat, limits), lines)
+        drawn.append([SheetCell(view, below), similar, SheetCell((255 * color).round().astype(np.uint8), ())])
         described.append({"row": at, "image": name, "label": label, "best": place, "cosine": float(similarity[best])})
         cells.append([at, name, label, f"{place[0]},{place[1]}", float(similarity[best]), float(similarity.mean())])
     write_contact_sheet(config.out, drawn)
-    values: dict[str, object] = {
-        "picture": config.out,
-        "index": config.index,
-        "patch": [row, column],
-        "layer": patches.layer,
-        "images": described,
-    }
+    values: dict[str, object] = {"picture": config.out, "index": config.index, "patch": [row, column]}
+    values |= {"layer": patches.layer, "images": described}
     title = f"cosine with patch {row},{column} of {store.sample_ids[rows[0]]}"
     shown = (Table(title, ["row", "image", "label", "nearest patch", "cosine", "mean"], cells),)
     return SimpleResult(values, (config.out,), shown)

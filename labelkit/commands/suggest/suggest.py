@@ -21,7 +21,7 @@ from labelkit.commands.common.embeddings import check_finite, split_rows, stored
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
 from labelkit.commands.common.label_files import skipped_rows
-from labelkit.commands.common.labels import UsableLabels, choose_usable_labels
+from labelkit.commands.common.labels import UsableLabels, read_usable_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
 from labelkit.commands.common.stored_predictions import correctness_probabilities
@@ -115,23 +115,15 @@ def choose_rows_to_label(
     else:
         doubt = _label_uncertainty(config, features, given)
     if doubt.uncertainty is None and config.strategy == "uncertainty":
-        raise ConfigError(
-            "--strategy",
-            "uncertainty requires labels of at least two classes, or --result with groups",
-            "Use --strategy coverage for the first labels.",
-        )
+        problem = "uncertainty requires labels of at least two classes, or --result with groups"
+        raise ConfigError("--strategy", problem, "Use --strategy coverage for the first labels.")
     with current_progress().task("choosing images", total=None):
-        to_label = doubt.to_label
-        if to_label is None:
-            to_label = find_nearest(features, features[given.labeled])[1]
+        to_label = find_nearest(features, features[given.labeled])[1] if doubt.to_label is None else doubt.to_label
         out = np.flatnonzero(np.isin(rows, list(skipped)))
         places, scores, reasons = _choose_rows(config, features, given, doubt, to_label, out)
     if not len(places):
-        raise DatasetError(
-            given.where,
-            "every image is labeled, or is a near-duplicate of a labeled image",
-            "Lower --duplicate-share, or embed more images.",
-        )
+        problem = "every image is labeled, or is a near-duplicate of a labeled image"
+        raise DatasetError(given.where, problem, "Lower --duplicate-share, or embed more images.")
     weighted = config.strategy == "both" and doubt.uncertainty is not None
     uncertainty_from = doubt.source if weighted or config.strategy == "uncertainty" else None
     guesses = [doubt.guess(place) for place in places.tolist()]
@@ -163,9 +155,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    given = choose_usable_labels(
-        config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
-    )
+    given = read_usable_labels(config, store, rows)
     images = None if config.sheet is None else open_store_images(store, config.dataset, config.data_root)
     chosen = choose_rows_to_label(config, store, rows, given, skipped_rows(config.skip, store))
     if len(chosen.places) < config.num_images:
@@ -205,10 +195,9 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
             for name, score, reason, guess in lines
         ],
     }
-    cells: list[list[Cell]] = [[name, score, reason, guess or None] for name, score, reason, guess in lines]
+    cells: list[list[Cell]] = [[*scored, guess or None] for *scored, guess in lines[:_SHOWN]]
     title = f"{len(names)} images to label" + (f", the first {_SHOWN}" if len(names) > _SHOWN else "")
-    tables = (Table(title, ["path", "usefulness", "reason", "guess"], cells[:_SHOWN]),)
-    return SimpleResult(values, tuple(made), tables)
+    return SimpleResult(values, tuple(made), (Table(title, ["path", "usefulness", "reason", "guess"], cells),))
 
 
 def _label_uncertainty(config: SuggestConfig, features: NDArray[np.float32], given: UsableLabels) -> _ClassUncertainty:
@@ -225,7 +214,6 @@ def _label_uncertainty(config: SuggestConfig, features: NDArray[np.float32], giv
 
 
 def _name_two_candidates(claims: NearestClasses, names: Sequence[str]) -> Callable[[int], str]:
-    """Return a function that maps a row to the names of its two nearest classes."""
     return lambda row: f"{names[claims.first[row]]} or {names[claims.second[row]]}?"
 
 
@@ -237,11 +225,8 @@ def _result_uncertainty(
     result, groups = grouped.result, grouped.ids[rows]
     group_ids = np.unique(groups[groups >= 0])
     if len(group_ids) < 2:
-        raise StoreError(
-            str(result.path),
-            f"has only {len(group_ids)} groups for these images, but at least two are required",
-            "Choose a result with at least two groups.",
-        )
+        problem = f"has only {len(group_ids)} groups for these images, but at least two are required"
+        raise StoreError(str(result.path), problem, "Choose a result with at least two groups.")
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
     means = np.stack([features[groups == group].mean(axis=0, dtype=np.float64) for group in group_ids])
     claims = nearest_classes(features, means, group_ids)
@@ -279,7 +264,7 @@ def _choose_rows(
     labeled, count = np.flatnonzero(given.labeled), config.num_images
     if config.strategy == "typical":
         places, scores, sizes = choose_typical(features, count, labeled, candidates, generator=generator)
-        return (places, scores, [f"typical of a cluster of {size}" for size in sizes.tolist()])
+        return places, scores, [f"typical of a cluster of {size}" for size in sizes.tolist()]
     if config.strategy == "k-center":
         places, scores = choose_farthest(features, count, labeled, candidates)
         return (places, scores, ["far from all labels"] * len(places))
