@@ -79,7 +79,7 @@ class Command:
         result = stage(config)
         if isinstance(config, GateConfig):
             return check_score_limits(config, result)
-        return result, getattr(result, "fault", None)
+        return result, result.fault
 
 
 @dataclass(frozen=True)
