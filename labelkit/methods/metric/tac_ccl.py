@@ -62,6 +62,9 @@ class ContrastiveClusteringLoss(nn.Module):
         - centroids: ``(k, d)`` float, k >= 2; no gradient.
         - returns: ``()`` float32 (float64 is preserved).
 
+    Raises:
+        ValueError: there are fewer than two centroids.
+
     Source:
         TAC-CCL, Eq. 4.3. The text below it favors small values of the inverse ratio, that is, ambiguous images;
         we follow the equation.
@@ -69,6 +72,8 @@ class ContrastiveClusteringLoss(nn.Module):
 
     def forward(self, embeddings: Tensor, centroids: Tensor) -> Tensor:
         """Return the mean ratio over the batch."""
+        if len(centroids) < 2:
+            raise ValueError(f"at least 2 centroids are required, got {len(centroids)}")
         with without_autocast(embeddings):
             rows = promote(embeddings)
             centers = centroids.detach().to(rows.dtype)
