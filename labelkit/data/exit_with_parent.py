@@ -1,9 +1,13 @@
-"""Exit of a process together with its parent; does not import torch, which takes seconds."""
+"""Start and exit of worker processes; does not import torch, which takes seconds."""
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from threading import Thread
+from types import ModuleType
 
 
 def exit_with_parent(name: str) -> None:
@@ -16,3 +20,17 @@ def exit_with_parent(name: str) -> None:
         os._exit(1)
 
     Thread(target=watch, name=f"watch of {name}", daemon=True).start()
+
+
+@contextmanager
+def without_main_module() -> Iterator[None]:
+    """Let the processes started in this block not run the user's script again, which may lack a main guard.
+
+    Workers run only functions of labelkit, so they do not need the script.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

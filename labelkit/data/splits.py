@@ -168,7 +168,9 @@ def use_dataset_labels(classes: ClassLabels) -> LabelSplit:
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
     # classes that are held out entirely have no image here and need no label
-    warnings = _unlabeled_classes_warning(classes, [i for i in new if (classes.labels == i).any()], classes.given)
+    missed = [classes.title(i).removeprefix("class ") for i in new if (classes.labels == i).any()]
+    told = f"{len(missed)} of {classes.count} classes have no usable label, so they are new: "
+    warnings = (told + first_few(missed, _NAMED),) if missed else ()
     return LabelSplit("given", classes.given, old, new, {"num_classes": int(classes.count)}, warnings)
 
 

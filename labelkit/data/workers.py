@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImageError, Channels
-from labelkit.data.exit_with_parent import exit_with_parent
+from labelkit.data.exit_with_parent import exit_with_parent, without_main_module
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.boxes import replace_paired_boxes, sample_crop_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
@@ -208,7 +208,9 @@ def iter_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
         ResourceError: a worker died, could not start, or could not send its result.
     """
     try:
-        for item in loader if loader.num_workers else prefetch(iter(loader)):
+        with without_main_module():
+            items = iter(loader)
+        for item in items if loader.num_workers else prefetch(items):
             if isinstance(item, LabelkitError):
                 raise item
             yield item

@@ -5,6 +5,7 @@ import json
 import logging
 import subprocess
 import sys
+from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
 
 import labelkit
@@ -15,6 +16,7 @@ from labelkit.api.stub import STUB, render_stub
 from labelkit.cli.main import main
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.table import all_commands
+from labelkit.data.exit_with_parent import without_main_module
 from labelkit.errors import ConfigError, GateError
 from labelkit.progress import current_progress
 
@@ -33,6 +35,25 @@ def function_of(words: tuple[str, ...]) -> object:
     for word in words:
         found = getattr(found, python_name(word))
     return found
+
+
+def test_processes_do_not_run_the_script_again(tmp_path: Path) -> None:
+    with without_main_module():
+        assert not {"init_main_from_name", "init_main_from_path"} & set(get_preparation_data("worker"))
+    assert "__file__" in vars(sys.modules["__main__"]) or sys.modules["__main__"].__spec__ is not None
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    embed = (
+        "labelkit.embed(dataset='digits', backbone='pixels', image_size=8, max_images=40, num_workers=1, out='x.h5')"
+    )
+    script.write_text(f"print('begun')\nimport labelkit\n{embed}\nlabelkit.retrieve(index='x.h5', query_rows=[0])\n")
+
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=250)
+
+    assert (done.returncode, done.stdout.count("begun")) == (0, 1), done.stderr
 
 
 def test_importing_labelkit_loads_nothing_else() -> None:

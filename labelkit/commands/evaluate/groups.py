@@ -41,15 +41,17 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     store = open_store(config.index)
     truth, class_names = _read_true_labels(store, config)
     scored: list[dict[str, Any]] = []
-    any_held_out = False
-    for result, ids in _list_groupings(store, config):
-        # rows whose labels were available to the result or in training
-        used = np.zeros(store.n, dtype=bool)
-        for mask in (store.labeled, result.arrays.get("labeled")):
-            used |= False if mask is None else np.asarray(mask, dtype=bool)
-        held_out = bool(used.any()) if config.rows == "auto" else config.rows == "unlabeled"
-        counted = (truth >= 0) & ~used if held_out else truth >= 0
-        any_held_out |= held_out
+    groupings = list(_list_groupings(store, config))
+    # rows whose labels were available to any of the results or in training, so that all results are scored on the same
+    masks = [result.arrays["labeled"] for result, _ in groupings if "labeled" in result.arrays]
+    used = np.zeros(store.n, dtype=bool)
+    for mask in masks if store.labeled is None else [*masks, store.labeled]:
+        used |= np.asarray(mask, dtype=bool)
+    held_out = config.rows == "unlabeled"
+    if config.rows == "auto":  # if no label was hidden, groups that were made without labels can be scored on all
+        held_out = bool(used.any()) and (bool(masks) or bool(((truth >= 0) & ~used).any()))
+    counted = (truth >= 0) & ~used if held_out else truth >= 0
+    for result, ids in groupings:
         old_classes = _old_classes(store, result, truth, len(class_names))
         mapping = None
         if config.mapping_from is not None:
@@ -65,7 +67,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             if (ids[rows] >= 0).any()
         ]
     if not scored:
-        raise _no_scores_error(store, None, held_out=any_held_out)
+        raise _no_scores_error(store, None, held_out=held_out)
     values: dict[str, object] = {
         "index": config.index,
         "protocol": _PROTOCOL,
@@ -74,7 +76,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": scored,
     }
-    return SimpleResult(values, (), tuple(_build_tables(config, scored, held_out=any_held_out)))
+    return SimpleResult(values, (), tuple(_build_tables(config, scored, held_out=held_out)))
 
 
 def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:

@@ -238,7 +238,7 @@ def _build_result(
     cells: list[Cell] = [percent(scores.recall_at[k]) for k in config.k]
     cells += [percent(scores.map_at_r), percent(scores.mean_r_precision)] if config.at_r else []
     cells += [percent(values["nmi"])] if nmi else []
-    who = f"{query_side.what}, each image against all others"
+    who = f"{query_side.what}, each image against the others"
     if query_side is not gallery_side:
         who = " against ".join(f"{side.what} of {side.store.path.name}" for side in (query_side, gallery_side))
     counts: list[Cell] = [values[f"n_{name}"] for name in ("queries", "classes", "lone", "tied")]

@@ -185,6 +185,8 @@ def _write(
             problem = f"the name {names[second]!r} is also used in {name_where(first)}"
             raise Refused(name_where(second), problem, "Give every embedding a unique name.")
     sample_ids = [names[row] for row in order]
+    if not np.array_equal(order, np.arange(n)):
+        current_progress().message("the embeddings are stored in the order of their names, not in that of the source")
     columns = _build_columns(rows.columns, order, name_where)
     word = f"sha256:{digests['source']}" if config.model is None else config.model
     plan = EmbeddingPlan(
@@ -271,6 +273,8 @@ def _build_columns(
             problem = f"labeled must be 0, or 1 for images with a label, got {values[row]}"
             raise Refused(where(row), problem, "Correct this value, or rename the column.")
         labeled = (values == 1)[order]
+    elif labels is not None and (labels < 0).any():  # the others are known, so they may be used, as in a dataset
+        labeled = (labels >= 0)[order]
     found: dict[str, Any] = {}
     if labels is not None:
         found = {"labels": labels[order], "class_names": class_names}

@@ -244,6 +244,11 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
         self._use_centers = config.ccl and state.epoch >= config.ccl_start_epoch
+        if config.ccl and state.epoch == 0 and config.ccl_start_epoch >= config.epochs:
+            state.warn(
+                f"warning: the contrastive clustering loss is never used: it starts after {config.ccl_start_epoch} "
+                f"epochs, and training ends after {config.epochs}; lower --ccl-start-epoch, or pass --no-ccl"
+            )
 
     def on_step_start(self, state: TrainState) -> None:
         """Enable the memory once it has been filled."""

@@ -10,7 +10,7 @@ from functools import partial
 from multiprocessing import active_children, get_context
 
 from labelkit.commands.common.results import SimpleResult
-from labelkit.data.exit_with_parent import exit_with_parent
+from labelkit.data.exit_with_parent import exit_with_parent, without_main_module
 from labelkit.options.base import StageConfig
 from labelkit.progress import Progress, current_progress, use_progress
 
@@ -43,7 +43,9 @@ def in_background(run: Run, steps: Mapping[str, StageConfig]) -> Iterator[Mappin
     before = set(active_children())
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
     try:
-        yield {name: partial(_wait, pool.submit(_run_quietly, run, step), run, step) for name, step in steps.items()}
+        with without_main_module():
+            futures = {name: pool.submit(_run_quietly, run, step) for name, step in steps.items()}
+        yield {name: partial(_wait, future, run, steps[name]) for name, future in futures.items()}
     except BaseException:
         for child in set(active_children()) - before:
             child.terminate()

@@ -80,7 +80,8 @@ def test_rows_of_every_format_are_sorted_by_name_and_unchanged(
     assert store.splits is not None
     assert store.split_names == ("train", "test")
     assert store.splits.tolist() == [0, -1, 1, 0]
-    assert store.labeled is None
+    assert store.labeled is not None
+    assert store.labeled.tolist() == [True, True, True, False]
     assert not store.has_images
     assert (answer.json["rows"], answer.json["dim"], answer.json["has_images"]) == (4, 3, False)
 
