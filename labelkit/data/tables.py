@@ -356,7 +356,9 @@ def _read_text(path: Path) -> str:
         return decode_table(raw)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise DatasetError(where, f"line {line} is not UTF-8", "Save the file as UTF-8.") from error
+        raise DatasetError(
+            where, f"line {line} is not UTF-8", "Save the file as UTF-8 (in Excel, choose CSV UTF-8)."
+        ) from error
 
 
 def _are_images(texts: Sequence[str | None]) -> bool:
@@ -527,7 +529,7 @@ def class_name(label: object) -> str | None:
     """Normalize a label to a class name, or to ``None`` if it means unlabeled."""
     if label is None or (isinstance(label, float) and math.isnan(label)):
         return None
-    name = unicodedata.normalize("NFC", str(label)).strip()
+    name = " ".join(unicodedata.normalize("NFC", str(label)).split())
     whole = _WHOLE.fullmatch(name)
     name = whole[1] if whole else name
     return None if not name or name in NO_LABEL or name.lower() in NO_LABEL_WORDS else name

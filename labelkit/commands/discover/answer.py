@@ -31,7 +31,7 @@ from labelkit.commands.discover.calibrate import (
     collect_labeled_evidence,
 )
 from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_by_hierarchy, read_grouping
-from labelkit.commands.discover.label_weights import LABEL_WEIGHTS, compute_label_weights
+from labelkit.commands.discover.label_weights import LABEL_WEIGHTS, compute_label_weights, weigh_surrounded_labels
 from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import DatasetError, StoreError
 from labelkit.formatting import percent
@@ -242,6 +242,9 @@ def _answer(
             "has no usable labels, so confidence cannot be calibrated",
             "Embed a dataset with labels, or pass --labels FILE or --calibration-labels FILE.",
         )
+    whole = weigh_surrounded_labels(grouping.features, labels)
+    if (whole < 1).any():
+        weights = whole if weights is None else weights * whole
     judge = RefittableClassifier(grouping.features, labels, weights)
     class_of_group, weight = grouping.class_of_group, grouping.group_weight
     shares = judge.shares(labels, grouping.group_ids, class_of_group, group_weight=weight)

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.neighbors import knn
 from labelkit.commands.common.labels import UsableLabels
 from labelkit.commands.common.stable_ids import shared_rows
 from labelkit.commands.common.stored_predictions import read_stored_predictions
@@ -28,6 +29,10 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
 _FULL_WEIGHT = 0.5
+# Number of neighbors by which a label is recognized as one of a group that was labeled as a whole.
+_NEIGHBORS = 10
+# Weight that the labels of such a group keep in total, as a number of labels.
+_KEPT = 2
 LABEL_WEIGHTS = "label_weights"
 """Name of the result's array with the weight of each label, (n,) float32."""
 
@@ -73,3 +78,36 @@ def drop_low_weight_labels(labels: NDArray[np.int64], weights: NDArray[np.float6
     """
     full = (labels >= 0) & (weights >= _FULL_WEIGHT)
     return np.where(full | ~np.isin(labels, labels[full]), labels, -1)
+
+
+def weigh_surrounded_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return weights (n,) in (0, 1], below 1 for labels of groups that were labeled as a whole.
+
+    Held-out labels of such a group are nearer to other labels than any unlabeled image is, so that all other images
+    look like new classes; and predictions favor its class, although few of its images are left. The weight is the
+    fraction of unlabeled images among the nearest neighbors, and at least two labels in total remain. It is 1 if this
+    fraction is at least half of that among all images, or if at least half of all images are labeled.
+
+    Args:
+        features: (n, d) rows of length 1.
+        labels: (n,) -1 = unlabeled.
+    """
+    weights, labeled = np.ones(len(labels)), np.flatnonzero(labels >= 0)
+    unlabeled_share = 1 - len(labeled) / len(labels)
+    if unlabeled_share > 0.5 and len(labeled) > _NEIGHBORS:
+        _, near = knn(features[labeled], features, min(_NEIGHBORS + 1, len(labels)), metric="dot")
+        share = ((labels[near] < 0) & (near != labeled[:, None])).sum(axis=1) / _NEIGHBORS
+        counts = np.unique(labels[labeled], return_inverse=True, return_counts=True)
+        least = np.minimum(1, _KEPT / counts[2])[counts[1]]
+        weights[labeled] = np.where(share < unlabeled_share / 2, np.maximum(share, least), 1.0)
+    return weights
+
+
+def keep_informative_rows(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return a mask (n,) without the labels of groups that were labeled as a whole, but for two in each class."""
+    weights = weigh_surrounded_labels(features, labels)
+    kept = weights == 1
+    for label in np.unique(labels[~kept]):
+        mine = np.flatnonzero(labels == label)
+        kept[mine[np.argsort(-weights[mine], kind="stable")[:_KEPT]]] = True
+    return kept

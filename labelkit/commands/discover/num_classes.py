@@ -11,6 +11,7 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.algorithms.unlabeled_classes import estimate_unlabeled_groups
 from labelkit.commands.common.labels import label_agreement_warning
 from labelkit.commands.common.results import Cell, Table
+from labelkit.commands.discover.label_weights import keep_informative_rows
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
@@ -131,6 +132,7 @@ def _estimated(
     """Estimate whether there are unlabeled classes, and how many; with too few labels, count dense regions instead."""
     num_old = len(tree.labels)
     used = _sample_rows(config, labels, tree.labels)
+    used = used[keep_informative_rows(np.asarray(features[used]), labels[used])]
     rows = np.asarray(features[used])
     if (labels >= 0).all():
         return _use_known_number(config, num_old, tree)

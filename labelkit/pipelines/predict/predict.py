@@ -293,7 +293,7 @@ def _compare_with_labels(result: Result, predictions: list[Prediction], truth: d
     if unknown_lines:
         inside = counts["of_new_classes_in_new_groups"]
         sentences.append(
-            f"{len(unknown_lines)} photos belong to classes without labels in the store, so their predictions count as "
+            f"photos of classes without labels in the store: {len(unknown_lines)}, whose predictions count as "
             f"wrong; {inside} of them are in unnamed groups"
         )
     current_progress().message("; ".join(sentences))

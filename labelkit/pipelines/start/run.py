@@ -223,6 +223,11 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     steps = _build_steps(config, this)
     progress = current_progress()
     _report_photos(config, dataset, labels)
+    if record.call.get("num_classes") is not None and config.num_classes is None and config.new_classes == "auto":
+        progress.message(
+            f"the last run had --num-classes {record.call['num_classes']}; now the number is estimated, because this "
+            "option is not passed"
+        )
     waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
     if waiting and "report" not in waiting:
         waiting.append("report")  # it shows their results

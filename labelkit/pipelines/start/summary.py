@@ -235,7 +235,7 @@ def _fewer_sentence(since: Mapping[str, Any], photos: int, expected: int | None)
         return []
     return [
         f"About {expected} labels are expected to be correct, after {then} in that run, because fewer of your held-out "
-        "labels are predicted correctly now: the estimate fell, which does not mean that the labels got worse."
+        "labels are predicted correctly now. New labels of difficult photos lower this estimate, too."
     ]
 
 
@@ -244,7 +244,7 @@ def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
         f"Since the last run with predictions, {since['changed']} of its {since['photos']} photos have changed "
         f"({changes}): {since['other_label']} have a different label or guess, and "
         f"{since['changed'] - since['other_label']} have the same label but a different kind (known, new, unsure). "
-        f"{since['now_answered']} are no longer unsure, and {since['now_unsure']} have become unsure."
+        f"No longer unsure: {since['now_answered']}, newly unsure: {since['now_unsure']}."
     )
     if since["guessed_right"]:
         photos = "photo" if since["labeled"] == 1 else "photos"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.discover.categories import discover_categories
+from labelkit.commands.discover.label_weights import keep_informative_rows, weigh_surrounded_labels
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.errors import DatasetError
 from labelkit.progress import use_progress
@@ -47,6 +48,21 @@ def categories(store: EmbeddingStore, **options: Any) -> dict[str, Any]:
 
 def unit(rows: Any) -> Any:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_labels_of_a_group_that_was_labeled_as_a_whole_count_as_two() -> None:
+    rows, labels = unit(blob_rows()), np.full(100, -1)
+    labels[:20], labels[[20, 21]], labels[[40, 41]] = 0, 1, 2
+
+    weights, kept = weigh_surrounded_labels(rows, labels), keep_informative_rows(rows, labels)
+
+    assert weights[:20].sum() == pytest.approx(2)
+    assert (weights[20:] == 1).all()
+    assert kept[:20].sum() == 2
+    assert kept[20:].all()
+    # where most images are labeled, all labels are among others
+    assert (weigh_surrounded_labels(rows, np.where(np.arange(100) % 3 > 0, 0, -1)) == 1).all()
+    assert (weigh_surrounded_labels(rows, np.where(np.arange(100) % 3 > 0, -1, 0)) == 1).all()
 
 
 @pytest.mark.parametrize(("saw", "given"), [(True, None), (False, None), (True, 5)])

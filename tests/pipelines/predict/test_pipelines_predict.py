@@ -71,7 +71,7 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
     assert (
         "of 3 photos with a label, 1 have a correct prediction (33.3%); "
         "of the 3 confident predictions, 1 are correct; "
-        "1 photos belong to classes without labels in the store, so their predictions count as wrong; 1 of them are "
+        "photos of classes without labels in the store: 1, whose predictions count as wrong; 1 of them are "
         "in unnamed groups"
     ) in told.err
 
