@@ -25,9 +25,6 @@ def load(path: Path | str, data_root: Path | None = None) -> ImageDataset:
     return load_dataset(str(path), data_root=data_root or Path("nowhere"))
 
 
-# --- digits ---
-
-
 def test_digits_are_scaled_to_bytes_in_the_original_order() -> None:
     from sklearn.datasets import load_digits
 
@@ -50,9 +47,6 @@ def test_images_of_arrays_have_a_digest_and_convert_their_channels() -> None:
     assert gray.decode(3).tolist() == [[[7, 7, 7], [9, 9, 9]]]
     color = ArraySource(np.array([[[[200, 100, 50]]]], dtype=np.uint8)).read(0)
     assert color.decode(1).item() == round(0.299 * 200 + 0.587 * 100 + 0.114 * 50)
-
-
-# --- the class ---
 
 
 def small(n: int = 4) -> ImageDataset:
@@ -88,9 +82,6 @@ def test_the_digest_sees_names_labels_and_class_names_and_nothing_else() -> None
     assert replace(small(), sample_ids=("0.png", "1.png", "2.png", "4.png")).digest() != base
 
 
-# --- names and paths ---
-
-
 def test_an_unknown_name_suggests_near_ones_and_paths() -> None:
     with pytest.raises(DatasetError, match=r"Did you mean cifar10.*folder or a CSV"):
         load("cifar11")
@@ -121,9 +112,6 @@ def test_registered_sets_describe_themselves() -> None:
     }
     assert all(spec.name == name and spec.summary and spec.license for name, spec in DATASETS.items())
     assert all(spec.purpose and spec.source_url and spec.layout for spec in DATASETS.values())
-
-
-# --- folders ---
 
 
 def test_class_folders_give_labels_in_string_order(tmp_path: Path) -> None:
@@ -329,9 +317,6 @@ def test_a_folder_for_no_label_gives_none(tmp_path: Path) -> None:
     assert folders_of(load(tmp_path))["train/no_label/3.png"] == ("train", None)
 
 
-# --- CSV ---
-
-
 def write_csv(folder: Path, text: str) -> Path:
     path = folder / "list.csv"
     path.write_text(text)
@@ -505,8 +490,6 @@ def test_a_csv_that_cannot_be_used_says_why(tmp_path: Path, text: str, problem: 
     with pytest.raises(DatasetError, match=problem):
         load(write_csv(tmp_path, text))
 
-
-# --- CIFAR ---
 
 NAMES10 = [f"name{i}" for i in range(10)]
 

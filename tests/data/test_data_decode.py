@@ -34,9 +34,6 @@ def photo() -> Image.Image:
     return Image.fromarray(values)
 
 
-# --- pixels ---
-
-
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
 def test_lossless_files_give_the_pixels_they_were_made_of(photo: Image.Image, kind: str) -> None:
     assert np.array_equal(EncodedImage(encode(photo, kind)).decode(3), np.asarray(photo))
@@ -148,9 +145,6 @@ def test_an_animation_gives_its_first_frame() -> None:
     frames = [Image.new("RGB", (4, 4), color) for color in ((255, 0, 0), (0, 255, 0))]
     pixels = EncodedImage(encode(frames[0], "GIF", save_all=True, append_images=frames[1:])).decode(3)
     assert np.all(pixels == [255, 0, 0])
-
-
-# --- refusals ---
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"])

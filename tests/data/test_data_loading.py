@@ -92,9 +92,6 @@ def assert_equal_samples(first: dict[int, Any], second: dict[int, Any], atol: fl
             assert torch.allclose(a, b, rtol=0, atol=atol)
 
 
-# --- the bank ---
-
-
 def test_small_images_are_kept_in_memory_as_they_are() -> None:
     dataset = in_memory(5)
     bank = ImageBank(dataset)
@@ -153,9 +150,6 @@ def test_bad_files_are_found_before_training_and_named(broken: Path) -> None:
     bank.check(0.3)
     with pytest.raises(DatasetError, match=r"(?s)5 of 17 images cannot be read.*class0/empty\.png: empty file"):
         bank.check(0.01)
-
-
-# --- training batches ---
 
 
 def test_an_epoch_has_every_row_once_in_whole_batches() -> None:
@@ -226,8 +220,6 @@ def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], problem: st
     with pytest.raises(ConfigError, match=problem):
         loader(ImageBank(in_memory()), **options)
 
-
-# --- files ---
 
 FILE_VIEWS = (simgcd_view(16, "generic", chiral=False), strong_view(16, "generic", chiral=False))
 
@@ -365,9 +357,6 @@ def test_a_file_that_vanishes_during_training_is_named(broken: Path) -> None:
     shutil.rmtree(broken)
     with pytest.raises(DatasetError, match=r"class\d/\d\d\.png: can no longer be read: the file no longer exists"):
         list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0))
-
-
-# --- evaluation ---
 
 
 def test_evaluation_sees_each_row_once_in_order_without_padding() -> None:

@@ -153,9 +153,6 @@ def test_a_server_that_sends_whole_archives_for_each_image_is_refused(
     assert "download the file" in str(error.value.remedy)
 
 
-# ---------------------------------------------------------------------- faults
-
-
 @pytest.fixture
 def shaky(tmp_path: Path) -> ImageDataset:
     upload(fill(tmp_path / "photos"), "shaky://bucket/photos")

@@ -105,8 +105,6 @@ def test_prototype_entropy_of_equal_images_is_that_of_a_fair_draw() -> None:
     assert float(PrototypeEntropyLoss()(prototypes, images)) == pytest.approx(math.log(4) / 4)
 
 
-# --- balanced assignments of a batch -------------------------------------------------------------
-
 BATCH = torch.tensor([[0.9, 0.1, 0], [0.8, 0.3, 0.1], [0.7, 0.6, -0.2], [0.2, 0.1, 0.15]], dtype=torch.float64)
 
 

@@ -77,9 +77,6 @@ def test_without_two_members_of_any_class_nothing_can_be_scored() -> None:
     assert all(math.isnan(value) for value in (scores.recall_at[1], scores.mean_r_precision, scores.map_at_r))
 
 
-# --- worked numbers of the specification -----------------------------------------------------------
-
-
 def test_ranks_of_eight_directions_give_the_worked_numbers() -> None:
     angles, labels = np.radians([0, 10, 27, 40, 42, 90, 95, 203]), [0, 1, 0, 1, 1, 2, 2, 0]
 
@@ -98,9 +95,6 @@ def test_a_gallery_of_its_own_gives_the_worked_numbers() -> None:
     scores = score_retrieval(queries, [0, 1], gallery=gallery, gallery_labels=[1, 0, 0, 1, 1], ks=(1, 2))
 
     assert scores.recall_at == {1: 0.0, 2: 1.0}
-
-
-# --- many rows against a plain sort ------------------------------------------------------------------
 
 
 def sorted_by_loops(

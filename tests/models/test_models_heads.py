@@ -90,9 +90,6 @@ def test_teacher_state_can_be_saved_and_restored() -> None:
     assert torch.equal(other.module.weight, teacher.module.weight)
 
 
-# --- students, teachers, masters: specification of snowball, 7
-
-
 class Number(nn.Module):
     """One parameter, one running statistic, one counter."""
 
@@ -152,9 +149,6 @@ def test_a_master_is_formed_from_the_teacher_and_survives_a_checkpoint() -> None
     restored = StudentChain(Number(0.0), with_master=True)
     restored.load_state_dict(chain.state_dict())
     assert restored.master is not None
-
-
-# --- normalization over processes
 
 
 def test_shared_statistics_are_the_usual_ones_in_a_single_process() -> None:

@@ -137,9 +137,6 @@ def test_a_full_disk_leaves_nothing(store, tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["s.h5"]
 
 
-# ---- hostile packed files
-
-
 @pytest.fixture
 def packed(store, tmp_path):
     write(store)

@@ -19,8 +19,6 @@ from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
 from tests.tiers import quick_every
 
-# ---- the same content
-
 
 @pytest.mark.parametrize("shards", quick_every(3, [1, 3, 99]))
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -155,9 +153,6 @@ def test_a_store_without_images_can_be_split(tmp_path):
     np.testing.assert_array_equal(many.embeddings, np.load(source))
 
 
-# ---- borders
-
-
 @pytest.mark.parametrize("rows", [1, 7, 16, 1000])
 @pytest.mark.parametrize("count", [1, 3, 16])
 def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
@@ -166,9 +161,6 @@ def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
     assert [row for start, stop in borders for row in range(start, stop)] == list(range(rows))
     sizes = [stop - start for start, stop in borders]
     assert max(sizes) - min(sizes) <= 1
-
-
-# ---- writing
 
 
 def test_a_replaced_store_takes_its_shards_along(tmp_path):
@@ -219,9 +211,6 @@ def test_shards_that_a_kill_left_are_written_again(tmp_path):
 def test_the_sharding_is_no_part_of_the_plan(tmp_path):
     make_sharded(tmp_path / "s.h5")
     assert EmbeddingRun.open(tmp_path / "s.h5", make_plan()).already_done
-
-
-# ---- reading
 
 
 @pytest.fixture

@@ -62,9 +62,6 @@ def _damage(path: Path, at: int = -1) -> None:
     path.write_bytes(data)
 
 
-# ---------------------------------------------------------------------- what comes back
-
-
 def test_tensors_and_state_come_back_exactly(writer: CheckpointWriter, run: Path) -> None:
     _save(writer, 7, counters={"a": [1, 2.5, None, True, "x"]}, tiny=5e-324, third=1 / 3)
     loaded = load_checkpoint(run)
@@ -102,9 +99,6 @@ def test_every_process_writes_its_file_and_the_main_one_seals_them(tmp_path: Pat
     main = CheckpointWriter(tmp_path, rank=0, share=share, barrier=other_rank)
     folder = _save(main, 1)
     assert set(verify_checkpoint(folder)["files"]) == {MODEL, TRAINING, rank_file(0), rank_file(1)}
-
-
-# ---------------------------------------------------------------------- damage
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -156,9 +150,6 @@ def test_a_pointer_out_of_the_folder_is_not_followed(writer: CheckpointWriter) -
     _save(writer, 1)
     (writer.folder / "last.json").write_text('{"checkpoint": "../elsewhere", "state_sha256": ""}')
     assert read_pointer(writer.folder) is None
-
-
-# ---------------------------------------------------------------------- kills
 
 
 def _watch_disk(
@@ -234,9 +225,6 @@ def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(
     assert marks == ["old"] * switch + ["new"] * (len(seen) - switch)
 
 
-# ---------------------------------------------------------------------- full disks
-
-
 @pytest.mark.parametrize("name", ["fsync", "mkdir"])
 def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
     writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -253,9 +241,6 @@ def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
     assert caught.value.exit_code == 5
     assert _names(run) == ["last.json", "step-00000001"]
     assert load_checkpoint(run).state["step"] == 1
-
-
-# ---------------------------------------------------------------------- what is kept
 
 
 def test_the_last_two_are_kept(writer: CheckpointWriter, run: Path) -> None:
@@ -288,9 +273,6 @@ def test_left_overs_of_a_killed_process_are_removed(writer: CheckpointWriter, ru
     (writer.folder / ".tmp-99-beef").touch()
     _save(writer, 2)
     assert _names(run) == ["last.json", "step-00000001", "step-00000002"]
-
-
-# ---------------------------------------------------------------------- pointers
 
 
 def test_a_pointer_to_another_checkpoint_than_it_was_written_for_is_told(writer: CheckpointWriter, run: Path) -> None:

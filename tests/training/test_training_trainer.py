@@ -104,9 +104,6 @@ def _assert_same_end(path: Path, trainer: Trainer, other_path: Path, other: Trai
         assert all(torch.equal(first[key], second[key]) or first[key].isnan().all() for key in first), name
 
 
-# ---------------------------------------------------------------------- resume
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_at", quick_every(5, [4, 1, 8, 7, 2]))
 @pytest.mark.parametrize("options", [{}, {"optimizer": "adamw", "lr_update": "step", "lr_warmup_epochs": 1}])
@@ -238,9 +235,6 @@ def test_other_conditions_are_named_where_bits_may_differ(tmp_path: Path, traine
     assert messages == [f"resuming is not bit-exact: threads is {threads + 1}, was {threads}"]
 
 
-# ---------------------------------------------------------------------- the clock
-
-
 def test_learning_rate_moves_per_epoch(trainers: MakeTrainer) -> None:
     trainer = trainers(epochs=2, lr=1.0, lr_final_ratio=0.0)
     trainer.fit()
@@ -294,9 +288,6 @@ def test_a_pass_in_half_precision_prepares_images_in_single_precision(
     assert torch.equal(seen["bf16"], seen["float32"])
 
 
-# ---------------------------------------------------------------------- the end of a bad run
-
-
 def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_the_last_checkpoint(
     tmp_path: Path, trainers: MakeTrainer
 ) -> None:
@@ -328,9 +319,6 @@ def test_a_monitor_that_gives_up_keeps_the_last_checkpoint(tmp_path: Path, train
     with pytest.raises(DivergenceError, match="collapsed"):
         trainers(tmp_path / "run", monitor=CountingMonitor(fail_at=2)).fit()
     assert _step_of(tmp_path / "run") == 4
-
-
-# ---------------------------------------------------------------------- signals
 
 
 def _send(trainer: Trainer, number: int, at: int) -> None:

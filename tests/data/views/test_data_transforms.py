@@ -62,9 +62,6 @@ def looked_up(matrices: Tensor, size: int) -> tuple[Tensor, Tensor]:
     return (20 + 215 * (original + 1) / 2) / 255, original.abs().amax(1)
 
 
-# --- geometry ---
-
-
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize("shape", [(32, 32), (24, 40)])
 @pytest.mark.parametrize(
@@ -240,9 +237,6 @@ def test_strength_scales_what_the_schedule_scales() -> None:
     assert half.hflip == 0.5
 
 
-# --- colors ---
-
-
 def plain_blur(image: np.ndarray[Any, Any], sigma: float, kernel: int) -> np.ndarray[Any, Any]:
     """Direct two-dimensional sum in float64 with reflected edges."""
     half = kernel // 2
@@ -316,9 +310,6 @@ def test_operations_happen_as_often_as_asked(options: dict[str, Any], share: flo
     happened = ((changed - images).abs().amax(dim=(1, 2, 3)) > 1e-4).float().mean()
     # Standard deviation at most 0.009.
     assert abs(happened - share) < 0.035
-
-
-# --- all stages ---
 
 
 @pytest.mark.parametrize("domain", ["digits", "fine", "generic"])

@@ -103,9 +103,6 @@ def test_crops_without_overlap_leave_a_loss_of_zero_with_gradients() -> None:
     assert all(p.grad.isfinite().all() for p in method.network.parameters() if p.grad is not None)
 
 
-# --- stages ------------------------------------------------------------------------------------------
-
-
 def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
     first = CoTAP(only("image_alignment", "patch_alignment", filter=False, seed=7), INFO)
     with torch.no_grad():
@@ -118,9 +115,6 @@ def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
         z = ours.project(ours.filtered(ours.tokens(images)).image)
         assert torch.allclose(z, theirs.project(theirs.tokens(images).image), atol=1e-5)
     assert torch.equal(second.target.filter.prototypes, second.network.filter.prototypes)  # type: ignore[union-attr] # on
-
-
-# --- neighbors ---------------------------------------------------------------------------------------
 
 
 def state(features: torch.Tensor, calls: list[int]) -> TrainState:
@@ -181,9 +175,6 @@ def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_i
     assert set(shown.tolist()) == {1, 2}
     assert 100 < int((shown == 1).sum()) < 200
     assert pairing.plan(np.array([1, 5]), np.array([1, 5]), seed=0, epoch=0).rows.tolist() == [1, 5]
-
-
-# --- what cannot work --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

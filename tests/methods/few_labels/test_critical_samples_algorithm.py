@@ -52,9 +52,6 @@ def by_loops(
     return chosen
 
 
-# ---------------------------------------------------------------- the specification's numbers
-
-
 @pytest.mark.parametrize(
     ("order", "expected", "entropy"),
     [
@@ -125,9 +122,6 @@ def test_digits_give_the_specified_rows(
     assert int(found.indices.sum()) == index_sum
 
 
-# ---------------------------------------------------------------- brute force and invariances
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_are_those_of_the_reference_procedure(seed: int) -> None:
     rows, labels = cloud(seed)
@@ -144,9 +138,6 @@ def test_equally_near_reference_rows_rank_by_their_number() -> None:
     rows = np.array([[0.0], [1], [-1], [2], [-2]])
     soft = soft_labels(rows, np.array([0]), np.array([-1, 0, 1, 1, 0]), 2, 0.5, 1.0)
     np.testing.assert_allclose(soft, [[0.526316, 0.473684]], atol=1e-6)  # ranked 0, 1, 1, 0
-
-
-# ---------------------------------------------------------------- rules
 
 
 def test_a_row_whose_nearest_mean_and_soft_label_differ_is_not_taken() -> None:
@@ -176,9 +167,6 @@ def test_disagreeing_rows_are_counted() -> None:
 def test_tied_votes_go_to_the_nearest_mean() -> None:
     tied = np.array([[0.5, 0.5, 0.0], [0.2, 0.4, 0.4]])
     assert critical_samples._choose_classes(tied, np.array([1, 0])).tolist() == [1, 1]
-
-
-# ---------------------------------------------------------------- bad input
 
 
 def test_one_label_per_class_is_told_of() -> None:

@@ -110,9 +110,6 @@ def test_every_process_takes_what_the_main_one_found() -> None:
     assert taken.distance.tolist() == [0, 0.25]
 
 
-# ---------------------------------------------------------------------- statistics
-
-
 class Layers(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -53,9 +53,6 @@ def by_loops(rows: Array, labels: Array, count: int, balance: str, select: str) 
     return chosen
 
 
-# ---------------------------------------------------------------- the specification's numbers
-
-
 def test_toy_distances_classes_and_order_are_those_of_the_specification() -> None:
     found = discover_confident(TOY, TOY_LABELS, 10, balance="global")
 
@@ -126,9 +123,6 @@ def test_majority_tie_goes_to_the_class_with_the_smallest_mean_distance() -> Non
     assert labels.tolist() == [1]  # means 2.5 and 2.25
 
 
-# ---------------------------------------------------------------- brute force
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("balance", ["balanced", "global"])
 @pytest.mark.parametrize("select", ["min", "far", "max"])
@@ -152,9 +146,6 @@ def test_random_selection_is_the_specified_draw() -> None:
         expected += group[generator.permutation(len(group))][:3].tolist()
 
     assert discover_confident(rows, labels, 9, select="random", seed=5).indices.tolist() == expected
-
-
-# ---------------------------------------------------------------- invariances
 
 
 @settings(deadline=None, max_examples=25)
@@ -185,9 +176,6 @@ def test_ranks_let_the_classes_take_turns() -> None:
 
     assert sorted(found.rank.tolist()) == list(range(1, 13))
     assert sorted(first.tolist()) == sorted(discover_confident(rows, labels, 6).indices.tolist())
-
-
-# ---------------------------------------------------------------- rounds and shares
 
 
 def test_rounds_are_single_discoveries_one_after_the_other() -> None:
@@ -229,9 +217,6 @@ def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
         (3, 2, 2),
         (1, 2, 1),
     ]
-
-
-# ---------------------------------------------------------------- bad input
 
 
 def test_a_class_without_a_label_is_never_named() -> None:
