@@ -187,17 +187,6 @@ def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_i
         ({"batch_size": 1}, "batch-size"),
         ({"global_scale": (0.9, 0.2)}, "global_scale"),
         ({"lr_warmup_steps": 10}, "lr_warmup_steps"),
-    ],
-    ids=str,
-)
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], word: str) -> None:
-    with pytest.raises(ConfigError, match=word):
-        config(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
         ({"local_size": 20}, "multiple"),
         ({"image_size": 36}, "multiple"),
         ({"num_neighbors": 4}, "4 neighbors per image require more than 4 images"),
@@ -205,6 +194,6 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], word: str
     ],
     ids=str,
 )
-def test_options_that_do_not_fit_network_or_images_are_refused(options: dict[str, Any], word: str) -> None:
+def test_options_that_do_not_fit_each_other_network_or_images_are_refused(options: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         CoTAP(config(**options), INFO)

@@ -2,8 +2,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from labelkit.methods.few_labels.snowball_search import discover_confident, fuse_parts, mean_ranks
 from numpy.typing import NDArray
 
@@ -146,17 +144,6 @@ def test_random_selection_is_the_specified_draw() -> None:
         expected += group[generator.permutation(len(group))][:3].tolist()
 
     assert discover_confident(rows, labels, 9, select="random", seed=5).indices.tolist() == expected
-
-
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000))
-def test_order_of_the_rows_does_not_matter(seed: int) -> None:
-    rows, labels = cloud(seed)
-    order = np.random.default_rng(seed).permutation(len(rows))
-
-    shuffled = discover_confident(rows[order], labels[order], 9)
-
-    assert order[shuffled.indices].tolist() == discover_confident(rows, labels, 9).indices.tolist()
 
 
 def test_cascade_is_the_distance_between_features_side_by_side() -> None:
