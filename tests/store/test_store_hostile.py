@@ -35,16 +35,6 @@ def refusal(path, error):
     return f"{caught.value.where}: {caught.value.problem}".removeprefix(str(path))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", [1, 7, 8, 47, 100, 0.5, -1])
-def test_a_truncated_file_is_damaged_or_no_store(path, kept):
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * kept) if isinstance(kept, float) else kept])
-    with pytest.raises((Damaged, NotAStore)) as caught:
-        open_store(path)
-    assert caught.value.where == str(path)
-
-
 def test_a_shortened_file_is_said_to_be_cut_off(path):
     path.write_bytes(path.read_bytes()[:-1])
     assert refusal(path, Damaged) == ": is incomplete: it was truncated"
