@@ -93,17 +93,11 @@ def test_16_bit_gray_tiff_whose_zero_is_white_is_inverted() -> None:
     assert EncodedImage(content).decode(1)[0, :, 0].tolist() == [255, 0]
 
 
-def test_palette_becomes_its_colors() -> None:
+def test_palette_becomes_its_colors_and_a_transparent_entry_white() -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([10, 20, 30, 40, 50, 60])
     image.putpixel((1, 0), 1)
     assert EncodedImage(encode(image, "PNG")).decode(3).tolist() == [[[10, 20, 30], [40, 50, 60]]]
-
-
-def test_transparent_palette_entry_becomes_white() -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([10, 20, 30, 40, 50, 60])
-    image.putpixel((1, 0), 1)
     assert EncodedImage(encode(image, "GIF", transparency=0)).decode(3).tolist() == [[[255, 255, 255], [40, 50, 60]]]
 
 

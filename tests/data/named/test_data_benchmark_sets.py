@@ -207,27 +207,18 @@ def test_herbarium_classes_are_ranks_of_folder_names_as_text(tmp_path: Path) -> 
     assert (len(dataset.in_split("train")), len(dataset.in_split("val"))) == (6, 3)
 
 
-WRITERS: list[Any] = [
-    pytest.param(write_cub, "cub", "CUB_200_2011", id="cub"),
-    pytest.param(write_cars, "scars", "stanford_cars", id="scars"),
-    pytest.param(write_aircraft, "aircraft", "fgvc-aircraft-2013b", id="aircraft"),
-    pytest.param(write_herbarium, "herbarium_19", "herbarium_19", id="herbarium_19"),
-    pytest.param(
-        lambda root: write_imagenet(root, imagenet_names("imagenet_1k")[:101], train=1),
-        "imagenet_1k",
-        "imagenet",
-        id="imagenet_1k",
-    ),
-    pytest.param(
-        lambda root: write_imagenet(root, imagenet_names(), train=1), "imagenet_100", "imagenet_100", id="imagenet_100"
-    ),
-]
-
-
-@pytest.mark.parametrize(("write", "name", "folder"), WRITERS)
-def test_a_set_that_is_not_there_says_what_was_looked_for(
-    tmp_path: Path, write: Callable[[Path], object], name: str, folder: str
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("cub", "CUB_200_2011"),
+        ("scars", "stanford_cars"),
+        ("aircraft", "fgvc-aircraft-2013b"),
+        ("herbarium_19", "herbarium_19"),
+        ("imagenet_1k", "imagenet"),
+        ("imagenet_100", "imagenet_100"),
+    ],
+)
+def test_a_set_that_is_not_there_says_what_was_looked_for(tmp_path: Path, name: str, folder: str) -> None:
     with pytest.raises(DatasetAbsent, match=rf"not found in {tmp_path}: looked for {folder}/ with .*labelkit does not"):
         load(name, tmp_path)
     with pytest.raises(DatasetAbsent, match="no such folder"):
