@@ -1,4 +1,4 @@
-"""Calibration against closed forms, loops, and data whose calibration is known."""
+"""Calibration against closed forms and loops."""
 
 import math
 from fractions import Fraction

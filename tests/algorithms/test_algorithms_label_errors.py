@@ -1,4 +1,4 @@
-"""Doubts about labels: three views against plain recomputation without each image, and planted wrong labels."""
+"""Doubts about labels: three views against plain recomputation without each image."""
 
 import numpy as np
 import pytest

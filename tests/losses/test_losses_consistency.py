@@ -1,4 +1,4 @@
-"""Losses on logits: worked numbers (T10, T11), plain loops, closed forms, underflow, no labels."""
+"""Losses on logits: worked numbers (T10, T11), plain loops, underflow, no labels."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Contrastive losses: worked numbers (T12), plain loops in float64, closed forms, missing labels."""
+"""Contrastive losses: worked numbers (T12), plain loops in float64, missing labels."""
 
 import math
 from typing import Any

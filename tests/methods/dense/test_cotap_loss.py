@@ -1,4 +1,4 @@
-"""CoTAP: worked numbers, the double sum, invariances, ties."""
+"""CoTAP: worked numbers, autograd through the definition, the double sum, ties."""
 
 from typing import Any
 

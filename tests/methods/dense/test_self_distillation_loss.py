@@ -1,4 +1,4 @@
-"""Losses of DINO and iBOT against plain loops in float64, and cases known in closed form."""
+"""Losses of DINO and iBOT against plain loops in float64."""
 
 import math
 

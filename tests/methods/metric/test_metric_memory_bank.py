@@ -1,4 +1,4 @@
-"""The memory against pytorch-metric-learning's, and what it does better."""
+"""The memory against pytorch-metric-learning's, and what refilling leaves of it."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Spatial assembly: orientation, permutations, normalization, where it starts, what it must not be put before."""
+"""Spatial assembly: orientation, normalization, where it starts, what it must not be put before."""
 
 import pytest
 import torch
