@@ -51,9 +51,6 @@ class Outcome:
     texts: dict[str, Any]
 
 
-# ---------------------------------------------------------------------- running the command line
-
-
 def labelkit(
     *words: object, log: Path, processes: int = 1, kill_when: Callable[[], bool] | None = None, timeout: float = 300
 ) -> list[int]:
@@ -135,9 +132,6 @@ def write_digits(folder: Path) -> Path:
     return folder
 
 
-# ---------------------------------------------------------------------- what is compared
-
-
 def outcome(run: Path) -> Outcome:
     """Read what a finished run left."""
     from labelkit.training.checkpoint import load_checkpoint
@@ -179,9 +173,6 @@ def difference(whole: Outcome, other: Outcome) -> str:
     texts = [name for name in whole.texts if other.texts.get(name) != whole.texts[name]]
     parts = [f"{len(differing)} of {len(whole.arrays)} tensors, by up to {largest:.2g}"] if differing else []
     return "; ".join([*parts, *(f"{name} differs" for name in texts)])
-
-
-# ---------------------------------------------------------------------- cutting
 
 
 def borders(run: Path) -> list[int]:

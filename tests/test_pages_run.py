@@ -26,36 +26,14 @@ NEEDS_NETWORK = "--pretrained"
 LEFT_OUT = [line for lines in LINES.values() for line in lines if line[1] == "train" and NEEDS_NETWORK in line]
 STEPS = ("--steps", "4", "--eval-every-steps", "4")
 # What makes a training short, without its length being what is shown.
+LMCS = "--steps 12 --eval-every-steps 3 --first-blocks 1 --generation-blocks 1 --master-steps 2"
 SHORT = {
-    "cotap": (*STEPS, "--lr-warmup-steps", "1", "--batch-size", "16"),
-    "dino": (*STEPS, "--lr-warmup-steps", "1", "--batch-size", "16"),
-    "dl2pa": ("--epochs", "1"),
-    "flipclass": ("--epochs", "1"),
-    "freematch": STEPS,
-    "gcd": ("--epochs", "1"),
-    "ibot": (*STEPS, "--lr-warmup-steps", "1", "--batch-size", "16"),
-    "lmcs": (
-        "--steps",
-        "12",
-        "--eval-every-steps",
-        "3",
-        "--first-blocks",
-        "1",
-        "--generation-blocks",
-        "1",
-        "--master-steps",
-        "2",
-    ),
-    "mean-teacher": STEPS,
-    "mixmatch": STEPS,
-    "san": ("--epochs", "1"),
+    **dict.fromkeys(("dl2pa", "flipclass", "gcd", "san", "siamese", "simgcd", "softmax", "tac-ccl"), ("--epochs", "1")),
+    **dict.fromkeys(("freematch", "mean-teacher", "mixmatch", "supervised"), STEPS),
+    **dict.fromkeys(("cotap", "dino", "ibot"), (*STEPS, "--lr-warmup-steps", "1", "--batch-size", "16")),
+    "lmcs": tuple(LMCS.split()),
     "sela": ("--epochs", "2", "--num-optimizations", "2", "--lr-drop-epochs", "1"),
-    "siamese": ("--epochs", "1"),
-    "simgcd": ("--epochs", "1"),
-    "snowball": ("--steps", "4", "--later-steps", "4", "--eval-every-steps", "4"),
-    "softmax": ("--epochs", "1"),
-    "supervised": STEPS,
-    "tac-ccl": ("--epochs", "1"),
+    "snowball": (*STEPS, "--later-steps", "4"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Calibration against closed forms, loops, and data whose calibration is known."""
+"""Calibration against closed forms and loops."""
 
 import math
 from fractions import Fraction
@@ -17,7 +17,6 @@ from labelkit.algorithms.calibration import (
     risk_coverage,
     softmax,
 )
-from tests.tiers import quick_every
 
 graded = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=7)
 placed = st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2)), min_size=1, max_size=9)
@@ -58,14 +57,6 @@ def test_only_column_is_certain_and_has_none_after_it() -> None:
     found = named_probability([[3.0], [4.0]], [0, 0], 1.0)
     assert found.confidence.tolist() == found.margin.tolist() == [1, 1]
     assert found.runner_up.tolist() == [-1, -1]
-
-
-@pytest.mark.parametrize("true_temperature", quick_every(3, [0.2, 1.0, 3.0]))
-def test_temperature_that_the_data_were_drawn_with_is_found_again(
-    rng: np.random.Generator, true_temperature: float
-) -> None:
-    scores, named, correct = drawn(rng, 40_000, true_temperature)
-    assert fit_temperature(scores, named, correct) == pytest.approx(true_temperature, rel=0.05)
 
 
 def test_temperatures_of_several_cautions_are_those_of_each_alone(rng: np.random.Generator) -> None:
@@ -137,13 +128,6 @@ def test_temperature_is_at_the_minimum_of_the_likelihood(rng: np.random.Generato
 
     found = fit_temperature(scores, named, correct)
     assert loss(found) <= min(loss(found * factor) for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0))
-
-
-def test_data_drawn_from_their_own_confidence_have_no_calibration_error(rng: np.random.Generator) -> None:
-    confidence = rng.random(100_000)
-    found = reliability(confidence, rng.random(100_000) < confidence)
-    assert found.ece < 0.01
-    np.testing.assert_allclose(found.accuracy, found.confidence, atol=0.02)
 
 
 def test_calibration_error_of_worked_numbers() -> None:
@@ -246,11 +230,3 @@ def test_means_of_groups_leave_empty_ones_open(rng: np.random.Generator) -> None
 def test_arguments_that_cannot_be_are_named(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()  # type: ignore[operator]  # a function without arguments
-
-
-def test_caution_shrinks_as_observations_grow(rng: np.random.Generator) -> None:
-    ratios = []
-    for rows in (30, 3000):
-        scores, named, correct = drawn(rng, rows, 0.5)
-        ratios.append(fit_temperature(scores, named, correct, caution=1.0) / fit_temperature(scores, named, correct))
-    assert ratios[0] > 1.1 > ratios[1] > 1

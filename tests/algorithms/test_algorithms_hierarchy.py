@@ -97,17 +97,6 @@ def test_rows_with_a_label_are_in_the_group_of_their_class_whatever_they_look_li
     assert tree.fewest == 2
 
 
-def test_groups_with_different_labels_never_join(rng: np.random.Generator) -> None:
-    x = rng.normal(0, 0.01, (30, 4)) + 1  # no structure at all
-    labels = np.full(30, -1)
-    labels[:6] = [0, 0, 1, 1, 2, 2]
-
-    groups, count = grow(x, labels).cut(3)
-
-    assert count == 3
-    assert groups[:6].tolist() == [0, 0, 1, 1, 2, 2]
-
-
 def test_labels_say_which_directions_count() -> None:
     rng = np.random.default_rng(1)
     # along two more axes rows vary most, inside of every class

@@ -29,10 +29,6 @@ def moved(pair: tuple[float, float], homographies: np.ndarray) -> list[float]:
     return arrived[0, 0].tolist()
 
 
-def test_a_quarter_turn_takes_right_to_top() -> None:
-    assert moved((2 / 3, 0), QUARTER) == pytest.approx([0, -2 / 3])
-
-
 def test_a_crop_takes_the_corners_of_its_box_to_the_corners() -> None:
     crop = crop_homographies([[-1, -0.5, 0, 0.75]])
     assert moved((-1, -0.5), crop) == pytest.approx([-1, -1])
@@ -94,12 +90,6 @@ def test_keypoint_masks_of_the_worked_examples() -> None:
         dtype=torch.float64,
     )
     torch.testing.assert_close(keypoint_heatmaps(spots, present, (3, 3))[0], summed.clamp(max=1), atol=1e-6, rtol=0)
-
-
-def test_a_keypoint_lies_where_the_formula_says() -> None:
-    # (-0.5, 0.25) at 7 x 7 is column 1.25, row 3.875
-    mask = keypoint_heatmaps(points((-0.5, 0.25)), torch.ones(1, 1, dtype=torch.bool), (7, 7))[0]
-    assert float(mask[4, 1]) == pytest.approx(math.exp(-(0.25**2 + 0.125**2) / 2))
 
 
 def test_lookups_with_a_fixed_order_of_additions_are_those_of_grid_sample() -> None:

@@ -45,16 +45,6 @@ def test_diffused_labels_count_the_same_for_all_classes(rng: np.random.Generator
     np.testing.assert_allclose(found, solution / solution.sum(axis=1, keepdims=True), rtol=1e-9)
 
 
-def test_two_far_blobs_take_the_label_of_their_one_labeled_row() -> None:
-    rows = np.concatenate([np.tile([1.0, 0.0], (5, 1)), np.tile([0.0, 1.0], (5, 1))])
-    start = np.zeros((10, 2))
-    start[0, 0] = start[9, 1] = 1
-
-    found = propagate_labels(build_neighbor_graph(rows, 2), start, alpha=0.9, num_iterations=200)
-
-    assert found.argmax(axis=1).tolist() == [0] * 5 + [1] * 5
-
-
 def test_row_that_nothing_reaches_has_equal_shares() -> None:
     graph = build_neighbor_graph(np.eye(3), 1)  # orthogonal rows: no edge has a weight
 

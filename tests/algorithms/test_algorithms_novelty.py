@@ -11,11 +11,6 @@ def test_score_is_the_mean_of_both_ranks() -> None:
     np.testing.assert_allclose(found, [1 / 3, 1 / 6, 5 / 6, 2 / 3])
 
 
-def test_without_new_groups_the_distance_alone_orders() -> None:
-    cosines = np.array([0.3, 0.9, -0.5, 0.6])
-    assert np.argsort(-novelty(np.zeros(4), cosines)).tolist() == [2, 0, 3, 1]
-
-
 def test_equal_values_share_their_mean_rank(rng: np.random.Generator) -> None:
     values = rng.integers(0, 6, 40).astype(np.float64)
     np.testing.assert_allclose(mid_ranks(values), (rankdata(values) - 1) / 39)

@@ -32,6 +32,7 @@ def test_search_finds_the_minimum_with_few_evaluations() -> None:
     found = bounded_integer_search(distance, 10, 100)
     assert found.best == 37
     assert len(asked) <= 12
+    assert all(10 <= number <= 100 for number in asked)
     assert len(set(asked)) == len(asked)
     assert found.curve == [(number, abs(number - 37)) for number in asked]
 
@@ -47,13 +48,6 @@ def test_short_range_is_looked_at_wholly(low: int, high: int) -> None:
     found = bounded_integer_search(lambda number: -number, low, high)
     assert found.best == high
     assert [number for number, _ in found.curve] == list(range(low, high + 1))
-
-
-def test_search_stays_inside_the_bounds() -> None:
-    for objective in (lambda number: number, lambda number: -number):
-        numbers = [number for number, _ in bounded_integer_search(objective, 20, 60).curve]
-        assert min(numbers) >= 20
-        assert max(numbers) <= 60
 
 
 def test_search_refuses_bounds_out_of_order() -> None:

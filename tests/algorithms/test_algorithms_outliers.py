@@ -54,10 +54,6 @@ def test_what_is_not_known_stays_so_and_moves_nothing() -> None:
     assert np.isnan(robust_z_scores(np.append(values, np.nan))[3])
 
 
-def test_usual_images_are_not_odd() -> None:
-    assert not outlier_scores(*collection()).any()
-
-
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [

@@ -16,12 +16,6 @@ def test_plane_is_that_of_scikit_learn_up_to_sign(rng: np.random.Generator) -> N
     np.testing.assert_allclose(shares, expected.explained_variance_ratio_, atol=1e-9)
 
 
-def test_mirrored_rows_give_mirrored_points() -> None:
-    points, shares = project_to_principal_plane([[0.0, 3], [0, -3], [1, 0], [-1, 0]])
-    np.testing.assert_allclose(points, [[3, 0], [-3, 0], [0, 1], [0, -1]], atol=1e-12)
-    np.testing.assert_allclose(shares, [0.9, 0.1], atol=1e-12)
-
-
 @pytest.mark.parametrize("varying", [0, 2, 5])
 def test_fewer_rows_than_directions_are_completed_at_right_angles(rng: np.random.Generator, varying: int) -> None:
     rows = rng.standard_normal((6, varying)) @ rng.standard_normal((varying, 40)) + 3

@@ -71,9 +71,6 @@ def linear_program(scores: NDArray[np.float64], prior: NDArray[np.float64]) -> f
     return float(found.fun)
 
 
-# --- worked numbers ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("memory_bytes", KEPT_BYTES)
 @pytest.mark.parametrize(
     ("lam", "potentials", "cost"),
@@ -122,29 +119,12 @@ def test_an_unequal_prior_has_the_worked_solution() -> None:
     assert linear_program(SIX.numpy(), np.array([1 / 2, 1 / 3, 1 / 6])) == pytest.approx(2.483282, abs=1e-6)
 
 
-# --- closed forms --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lam", [1e-3, 1.0, 1e4])
-def test_equal_scores_give_every_row_the_prior_after_one_iteration(lam: float) -> None:
-    scores = torch.full((7, 3), 0.3, dtype=torch.float64)
-
-    result = exactly(scores, lam, prior=[0.5, 0.3, 0.2])
-
-    assert result.num_iterations <= 2
-    assert result.assignments(scores).numpy() == pytest.approx(np.tile([0.5, 0.3, 0.2], (7, 1)), abs=1e-12)
-    assert result.cluster_ids.tolist() == [0] * 7
-
-
 def test_cost_is_the_cross_entropy_of_the_hard_assignment() -> None:
     scores = random_scores(40, 5, scale=3.0)
     expected = [-float(row.log_softmax(0)[y]) for row, y in zip(scores, exactly(scores, 7).cluster_ids, strict=True)]
 
     for memory_bytes in KEPT_BYTES:
         assert exactly(scores, 7, memory_bytes=memory_bytes).cost == pytest.approx(np.mean(expected), abs=1e-10)
-
-
-# --- other ways to the same numbers --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("memory_bytes", KEPT_BYTES)
@@ -155,21 +135,6 @@ def test_the_plan_is_that_of_plain_loops(memory_bytes: int) -> None:
     result = exactly(scores, 2.0, prior=prior, memory_bytes=memory_bytes)
 
     np.testing.assert_allclose(result.assignments(scores).numpy(), expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("n", [12, 13])
-def test_the_cost_comes_down_to_the_linear_program_as_sharpness_grows(n: int) -> None:
-    scores, prior = random_scores(n, 4, seed=n), np.full(4, 0.25)
-    optimum = linear_program(scores.numpy(), prior)
-
-    gaps = [plan_cost(exactly(scores, lam), scores) - optimum for lam in (1, 5, 25, 100)]
-
-    bounds = [math.log(4) / lam for lam in (1, 5, 25, 100)]
-    assert all(-1e-9 <= gap <= bound for gap, bound in zip(gaps, bounds, strict=True))
-    assert gaps == sorted(gaps, reverse=True)
-
-
-# --- properties ----------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)
@@ -188,27 +153,6 @@ def test_marginals_and_rows_hold_for_any_problem(n: int, k: int, lam: float, see
     assert float(result.marginals.sum()) == pytest.approx(1, abs=1e-12)
 
 
-def test_shifts_and_permutations_change_what_they_should() -> None:
-    scores, lam = random_scores(20, 4), 3.0
-    plain = exactly(scores, lam)
-    per_cluster = torch.tensor([0.5, -1.0, 2.0, 0.1], dtype=torch.float64)
-    order, clusters = torch.randperm(20, generator=torch.Generator().manual_seed(1)), torch.tensor([2, 0, 3, 1])
-    plan = plain.assignments(scores)
-
-    by_row = exactly(scores + torch.arange(20.0)[:, None], lam)
-    by_cluster = exactly(scores + per_cluster, lam)
-    permuted = scores[order][:, clusters]
-    turned = exactly(permuted, lam)
-    scaled = exactly(scores * 4, lam / 4)
-
-    np.testing.assert_allclose(by_row.potentials.numpy(), plain.potentials.numpy(), atol=1e-8)
-    moved = plain.potentials - lam * per_cluster
-    np.testing.assert_allclose(by_cluster.potentials.numpy(), (moved - moved.max()).numpy(), atol=1e-8)
-    np.testing.assert_allclose(by_cluster.assignments(scores + per_cluster).numpy(), plan.numpy(), atol=1e-9)
-    np.testing.assert_allclose(turned.assignments(permuted).numpy(), plan[order][:, clusters].numpy(), atol=1e-9)
-    np.testing.assert_allclose(scaled.assignments(scores * 4).numpy(), plan.numpy(), atol=1e-9)
-
-
 def test_a_start_from_the_solution_takes_one_pass() -> None:
     scores = random_scores(100, 5)
     first = exactly(scores, 5.0, tol=1e-9)
@@ -217,9 +161,6 @@ def test_a_start_from_the_solution_takes_one_pass() -> None:
 
     assert again.num_iterations == 1
     assert torch.equal(again.cluster_ids, first.cluster_ids)
-
-
-# --- hard cases ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lam", [1.0, 10.0, 100.0, 1000.0, 10_000.0])
@@ -257,9 +198,6 @@ def test_gradients_take_over_where_steps_of_scaling_lead_slowly(monkeypatch: pyt
     assert found.num_iterations < by_scaling_alone.num_iterations / 2
 
 
-# --- priors and exact sizes ----------------------------------------------------------------------
-
-
 def test_priors_can_be_named() -> None:
     assert make_prior("uniform", 4).tolist() == [0.25] * 4
     assert make_prior("zipf:1", 3).tolist() == pytest.approx([6 / 11, 3 / 11, 2 / 11])
@@ -277,9 +215,6 @@ def test_exact_balance_beats_every_other_balanced_assignment() -> None:
 
     assert labels.bincount().tolist() == [2, 2, 2]
     assert float(scores.gather(1, labels[:, None]).sum()) == pytest.approx(best)
-
-
-# --- arguments -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -311,9 +246,6 @@ def assert_same(ours: SinkhornResult, theirs: SinkhornResult, tolerance: float) 
     assert ours.cost == pytest.approx(theirs.cost, abs=tolerance)
 
 
-# --- where the scores are ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("memory_bytes", KEPT_BYTES)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_a_memory_map_gives_what_memory_gives(tmp_path: Path, memory_bytes: int, dtype: str) -> None:
@@ -338,9 +270,6 @@ def test_a_linear_head_gives_what_its_scores_give(memory_bytes: int) -> None:
     ours = solve(LinearScores(features, weight, bias), 6.0, memory_bytes=memory_bytes, dtype=torch.float64, tol=1e-9)
 
     assert_same(ours, solve(scores, 6.0, dtype=torch.float64, tol=1e-9), 1e-7)
-
-
-# --- processes -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("borders", [(0, 500, 1001), (0, 17, 1001), (0, 0, 400, 1001)])

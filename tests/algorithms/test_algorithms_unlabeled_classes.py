@@ -43,9 +43,8 @@ def test_classes_without_a_label_are_noticed_and_counted() -> None:
     assert all(one.plausible_range(one.best())[0] <= one.best() <= one.plausible_range(one.best())[1] for one in found)
 
 
-@pytest.mark.parametrize("each", [2, 5])
-def test_labels_of_all_classes_are_seldom_doubted(each: int) -> None:
-    found = [looked(6, each, seed) for seed in range(6)]
+def test_labels_of_all_classes_are_seldom_doubted() -> None:
+    found = [looked(6, 2, seed) for seed in range(6)]
 
     assert sum(one.best() > 0 for one in found) <= 1
     assert all(one.best(some=True) > 0 for one in found)

@@ -34,9 +34,6 @@ def photo() -> Image.Image:
     return Image.fromarray(values)
 
 
-# --- pixels ---
-
-
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
 def test_lossless_files_give_the_pixels_they_were_made_of(photo: Image.Image, kind: str) -> None:
     assert np.array_equal(EncodedImage(encode(photo, kind)).decode(3), np.asarray(photo))
@@ -96,17 +93,11 @@ def test_16_bit_gray_tiff_whose_zero_is_white_is_inverted() -> None:
     assert EncodedImage(content).decode(1)[0, :, 0].tolist() == [255, 0]
 
 
-def test_palette_becomes_its_colors() -> None:
+def test_palette_becomes_its_colors_and_a_transparent_entry_white() -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([10, 20, 30, 40, 50, 60])
     image.putpixel((1, 0), 1)
     assert EncodedImage(encode(image, "PNG")).decode(3).tolist() == [[[10, 20, 30], [40, 50, 60]]]
-
-
-def test_transparent_palette_entry_becomes_white() -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([10, 20, 30, 40, 50, 60])
-    image.putpixel((1, 0), 1)
     assert EncodedImage(encode(image, "GIF", transparency=0)).decode(3).tolist() == [[[255, 255, 255], [40, 50, 60]]]
 
 
@@ -148,9 +139,6 @@ def test_an_animation_gives_its_first_frame() -> None:
     frames = [Image.new("RGB", (4, 4), color) for color in ((255, 0, 0), (0, 255, 0))]
     pixels = EncodedImage(encode(frames[0], "GIF", save_all=True, append_images=frames[1:])).decode(3)
     assert np.all(pixels == [255, 0, 0])
-
-
-# --- refusals ---
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"])

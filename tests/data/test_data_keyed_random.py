@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from labelkit.data.keyed_random import KeyedRNG, keyed_generator
 
 MASK = (1 << 64) - 1
@@ -68,15 +67,3 @@ def test_generators_repeat_for_a_key_and_differ_between_keys() -> None:
     keys = [(0, "a"), (1, "a"), (0, "b"), (0, "a", 1), (0, "a", 0, 1)]
     assert draw(0, "a") == draw(0, "a", 0, 0)
     assert len({tuple(draw(*key)) for key in keys}) == len(keys)
-
-
-def test_normal_numbers_depend_on_each_part_of_the_key_and_not_on_company() -> None:
-    base = KeyedRNG(1, 2, np.array([3, 4, 5])).normal(0, "noise", 8)
-    assert torch.equal(base[1:2], KeyedRNG(1, 2, np.array([4])).normal(0, "noise", 8))
-    for other in (
-        KeyedRNG(0, 2, np.array([3, 4, 5])).normal(0, "noise", 8),
-        KeyedRNG(1, 1, np.array([3, 4, 5])).normal(0, "noise", 8),
-        KeyedRNG(1, 2, np.array([3, 4, 5])).normal(1, "noise", 8),
-        KeyedRNG(1, 2, np.array([3, 4, 5])).normal(0, "other", 8),
-    ):
-        assert not torch.isclose(base, other).any()

@@ -92,16 +92,6 @@ def assert_equal_samples(first: dict[int, Any], second: dict[int, Any], atol: fl
             assert torch.allclose(a, b, rtol=0, atol=atol)
 
 
-# --- the bank ---
-
-
-def test_small_images_are_kept_in_memory_as_they_are() -> None:
-    dataset = in_memory(5)
-    bank = ImageBank(dataset)
-    assert bank.images is not None
-    assert np.array_equal(bank.gather(np.array([3]))[0, 0].numpy(), dataset.source.read(3).decode(1)[..., 0])
-
-
 def test_images_above_the_memory_limit_or_of_many_sizes_are_read_when_needed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +127,7 @@ def broken(folder: Path, tmp_path: Path) -> Path:
     return root
 
 
-def test_bad_files_are_found_before_training_and_named(broken: Path) -> None:
+def test_bad_files_are_named_before_training_and_left_out_and_one_that_vanishes_later_ends_it(broken: Path) -> None:
     dataset = load_dataset(str(broken), data_root=Path())
     bank = ImageBank(dataset)
     reasons = {dataset.sample_ids[row]: reason.split(":")[0] for row, reason in bank.bad.items()}
@@ -153,9 +143,11 @@ def test_bad_files_are_found_before_training_and_named(broken: Path) -> None:
     bank.check(0.3)
     with pytest.raises(DatasetError, match=r"(?s)5 of 17 images cannot be read.*class0/empty\.png: empty file"):
         bank.check(0.01)
-
-
-# --- training batches ---
+    rows = torch.cat([batch.sample_index for batch in loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0)])
+    assert sorted(rows.tolist()) == bank.rows.tolist()
+    shutil.rmtree(broken)
+    with pytest.raises(DatasetError, match=r"class\d/\d\d\.png: can no longer be read: the file no longer exists"):
+        list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0))
 
 
 def test_an_epoch_has_every_row_once_in_whole_batches() -> None:
@@ -167,13 +159,6 @@ def test_an_epoch_has_every_row_once_in_whole_batches() -> None:
     assert len(set(rows.tolist())) == 24
     assert batches[0].views[0].shape == (8, 1, 32, 32)
     assert batches[0].views[0].dtype == torch.float32
-
-
-def test_batches_of_other_sizes_show_the_same_views_of_each_sample() -> None:
-    bank = ImageBank(in_memory())
-    expected = by_sample(loader(bank, batch_size=24).epoch(2))
-    for batch_size in (1, 3, 8):
-        assert_equal_samples(expected, by_sample(loader(bank, batch_size=batch_size).epoch(2)), atol=1e-6)
 
 
 def test_processes_share_each_batch_by_striding() -> None:
@@ -226,8 +211,6 @@ def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], problem: st
     with pytest.raises(ConfigError, match=problem):
         loader(ImageBank(in_memory()), **options)
 
-
-# --- files ---
 
 FILE_VIEWS = (simgcd_view(16, "generic", chiral=False), strong_view(16, "generic", chiral=False))
 
@@ -354,22 +337,6 @@ def test_the_geometry_of_a_sample_is_the_same_in_memory_and_from_files(monkeypat
         assert torch.corrcoef(torch.stack((memory[row][0].flatten(), stream[row][0].flatten())))[0, 1] > 0.95
 
 
-def test_bad_files_are_left_out_of_training(broken: Path) -> None:
-    bank = ImageBank(load_dataset(str(broken), data_root=Path()))
-    rows = torch.cat([batch.sample_index for batch in loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0)])
-    assert sorted(rows.tolist()) == bank.rows.tolist()
-
-
-def test_a_file_that_vanishes_during_training_is_named(broken: Path) -> None:
-    bank = ImageBank(load_dataset(str(broken), data_root=Path()))
-    shutil.rmtree(broken)
-    with pytest.raises(DatasetError, match=r"class\d/\d\d\.png: can no longer be read: the file no longer exists"):
-        list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0))
-
-
-# --- evaluation ---
-
-
 def test_evaluation_sees_each_row_once_in_order_without_padding() -> None:
     bank = ImageBank(in_memory(10))
     batches = list(EvalLoader(bank, ViewSpec(32), batch_size=4, normalize=PLAIN1))
@@ -378,7 +345,7 @@ def test_evaluation_sees_each_row_once_in_order_without_padding() -> None:
     assert torch.equal(torch.cat([batch.images for batch in batches]), bank.images.float() / 255)
 
 
-def test_bad_images_keep_their_place_as_black_and_are_named(broken: Path) -> None:
+def test_bad_images_keep_their_place_as_black_and_others_are_identified_by_digest_and_sizes(broken: Path) -> None:
     dataset = load_dataset(str(broken), data_root=Path())
     bank = ImageBank(dataset)
     normalize = Normalize((0.5,) * 3, (0.5,) * 3)
@@ -390,11 +357,8 @@ def test_bad_images_keep_their_place_as_black_and_are_named(broken: Path) -> Non
     assert (images[[row for row, _ in bad]] == -1).all()
     assert not (images[bank.rows] == -1).all(dim=(1, 2, 3)).any()
 
-
-def test_images_are_identified_by_digest_and_sizes(broken: Path) -> None:
     import hashlib
 
-    dataset = load_dataset(str(broken), data_root=Path())
     (batch,) = EvalLoader(dataset, plain_view(16), batch_size=99, normalize=PLAIN3, identify=True)
     assert batch.crops is not None
     for i, sample_id in enumerate(dataset.sample_ids):

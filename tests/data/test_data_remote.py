@@ -10,11 +10,9 @@ import fsspec
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from labelkit.cli.main import main
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.registry import load_dataset
 from labelkit.errors import DatasetError
-from labelkit.store.embeddings import open_store
 from PIL import Image
 
 NAMES = [f"{split}/{kind}/{i}.png" for split in ("train", "test") for kind in ("cat", "dog") for i in range(3)]
@@ -124,18 +122,6 @@ def test_parquet_at_an_address_has_the_rows_of_files_here(tmp_path: Path) -> Non
     assert there.source.read(3).sha256 == here.source.read(3).sha256
 
 
-def test_a_store_of_images_at_an_address_is_that_of_the_folder(tmp_path: Path) -> None:
-    folder = fill(tmp_path / "photos")
-    upload(folder, "memory://bucket/photos")
-    words = ["embed", "--backbone", "pixels", "--image-size", "8", "--split", "all", "-q"]
-
-    for text, out in ((str(folder), "here.h5"), ("memory://bucket/photos", "there.h5")):
-        assert main([*words, "--dataset", text, "--out", str(tmp_path / out)]) == 0
-
-    assert (tmp_path / "here.h5").read_bytes() == (tmp_path / "there.h5").read_bytes()
-    assert open_store(tmp_path / "there.h5").sample_ids[0] == "test/cat/0.png"
-
-
 def test_a_server_that_sends_whole_archives_for_each_image_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,9 +137,6 @@ def test_a_server_that_sends_whole_archives_for_each_image_is_refused(
         there.source.read(0)
 
     assert "download the file" in str(error.value.remedy)
-
-
-# ---------------------------------------------------------------------- faults
 
 
 @pytest.fixture

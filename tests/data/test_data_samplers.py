@@ -104,9 +104,6 @@ def test_other_labels_are_drawn_by_without_changing_the_length_of_an_epoch() -> 
         assert len(sampler) == 12
 
 
-# --- streams
-
-
 def streams(steps: int = 5, labeled: int = 3, phase: int = 0) -> StreamSampler:
     rows = np.arange(100)
     return StreamSampler(

@@ -43,9 +43,6 @@ def classes(found: ImageDataset) -> list[str | None]:
     return [found.class_names[label] if label >= 0 else None for label in found.labels]
 
 
-# ---------------------------------------------------------------------- patterns
-
-
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
@@ -76,9 +73,6 @@ def test_files_that_are_missing_are_named(tmp_path: Path, pattern: str, problem:
     pack(tmp_path / "a-0.tar", {"x.png": picture(0)})
     with pytest.raises(DatasetError, match=problem):
         listed(tmp_path / pattern)
-
-
-# ---------------------------------------------------------------------- tar
 
 
 def test_samples_of_webdataset_have_their_labels_whatever_archive_they_are_in(tmp_path: Path) -> None:
@@ -197,9 +191,6 @@ def test_an_archive_that_was_cut_off_is_named(tmp_path: Path) -> None:
 def test_what_is_wrong_inside_is_told_with_the_archive(tmp_path: Path, members: dict[str, bytes], problem: str) -> None:
     with pytest.raises(DatasetError, match=problem):
         listed(pack(tmp_path / "a.tar", members))
-
-
-# ---------------------------------------------------------------------- Parquet
 
 
 def test_rows_of_hugging_face_have_names_of_their_classes(tmp_path: Path) -> None:

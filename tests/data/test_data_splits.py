@@ -26,21 +26,6 @@ def all_given(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_
     return np.ones(len(labels), dtype=np.bool_)
 
 
-@pytest.mark.parametrize(
-    ("num_classes", "per_class", "num_old", "labeled", "unlabeled"),
-    [(10, 5000, None, 12_500, 37_500), (100, 500, 80, 20_000, 30_000)],
-)
-def test_cifar_splits_have_the_published_sizes(
-    num_classes: int, per_class: int, num_old: int | None, labeled: int, unlabeled: int
-) -> None:
-    labels = balanced(num_classes, per_class)
-    split = gcd_split(ClassLabels(labels, all_given(labels), num_classes), num_old_classes=num_old)
-    assert (split.labeled.sum(), (~split.labeled).sum()) == (labeled, unlabeled)
-    assert set(split.old_classes).isdisjoint(split.new_classes)
-    assert sorted(split.class_order) == list(range(num_classes))
-    assert set(labels[split.labeled]) == set(split.old_classes)
-
-
 def test_digits_split_has_the_sizes_of_the_specification() -> None:
     from sklearn.datasets import load_digits
 

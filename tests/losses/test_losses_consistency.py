@@ -1,4 +1,4 @@
-"""Losses on logits: worked numbers (T10, T11), plain loops, closed forms, underflow, no labels."""
+"""Losses on logits: worked numbers (T10, T11), plain loops, underflow, no labels."""
 
 import math
 
@@ -48,12 +48,6 @@ def test_distillation_equals_plain_loops() -> None:
     assert DistillationLoss(0.2)(student, teacher, 0.05).item() == pytest.approx(total / 4, abs=1e-12)
 
 
-def test_distillation_is_log_c_when_the_student_is_undecided() -> None:
-    loss = DistillationLoss(0.1)(torch.zeros(3, 7, dtype=torch.float64), random_logits(3, 7), 0.04)
-
-    assert loss.item() == pytest.approx(math.log(7), abs=1e-12)
-
-
 def test_mean_entropy_gap_of_the_worked_example() -> None:
     gap = MeanEntropyRegularizer(0.1)(BOTH)
 
@@ -68,15 +62,6 @@ def test_mean_entropy_gap_equals_plain_loops() -> None:
     expected = math.log(4) + sum(p * math.log(p) for p in mean)
 
     assert MeanEntropyRegularizer(0.2)(logits).item() == pytest.approx(expected, abs=1e-12)
-
-
-def test_mean_entropy_gap_is_zero_when_classes_share_evenly_and_log_c_when_one_takes_all() -> None:
-    shared = torch.eye(4, dtype=torch.float64)
-    taken = shared[:1].expand(4, 4)
-
-    assert MeanEntropyRegularizer(0.001)(shared).item() == pytest.approx(0.0, abs=1e-12)
-    assert MeanEntropyRegularizer(0.1)(torch.zeros(3, 4)).item() == pytest.approx(0.0, abs=1e-6)
-    assert MeanEntropyRegularizer(0.001)(taken).item() == pytest.approx(math.log(4), abs=1e-12)
 
 
 def test_mean_entropy_gradient_is_finite_where_a_probability_underflows() -> None:

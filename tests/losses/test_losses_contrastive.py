@@ -1,4 +1,4 @@
-"""Contrastive losses: worked numbers (T12), plain loops in float64, closed forms, missing labels."""
+"""Contrastive losses: worked numbers (T12), plain loops in float64, missing labels."""
 
 import math
 from typing import Any
@@ -54,14 +54,6 @@ def test_sup_con_of_the_worked_example_with_one_class(temperature: float, expect
     assert loss.item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_sup_con_with_a_class_per_image_is_info_nce() -> None:
-    projections = random_projections(5, 3)
-
-    loss = SupConLoss(0.2)(projections, torch.arange(5))
-
-    torch.testing.assert_close(loss, InfoNCELoss(0.2)(projections))
-
-
 @pytest.mark.parametrize("images", [1, 2, 5])
 def test_info_nce_equals_plain_loops(images: int) -> None:
     projections = random_projections(images, 4)
@@ -76,23 +68,6 @@ def test_sup_con_equals_plain_loops(labels: list[int]) -> None:
     loss = SupConLoss(0.3)(projections, torch.tensor(labels))
 
     assert loss.item() == pytest.approx(sup_con_by_loops(projections, labels, 0.3), abs=1e-12)
-
-
-def test_losses_are_the_log_of_the_number_of_others_when_all_agree() -> None:
-    projections = torch.ones(12, 4, dtype=torch.float64)
-
-    assert InfoNCELoss(0.1)(projections).item() == pytest.approx(math.log(11), abs=1e-6)
-    labels = torch.tensor([0, -1, 1, -1, 1, 0])
-    assert SupConLoss(0.1)(projections, labels).item() == pytest.approx(math.log(7), abs=1e-6)
-
-
-def test_losses_ignore_length_and_common_rotation() -> None:
-    projections, labels = random_projections(4, 3), torch.tensor([0, 1, -1, 0])
-    rotation = torch.linalg.qr(random_projections(2, 3)[:3])[0]
-    changed = (projections * torch.arange(1.0, 9.0, dtype=torch.float64)[:, None]) @ rotation
-
-    torch.testing.assert_close(InfoNCELoss(0.2)(changed), InfoNCELoss(0.2)(projections))
-    torch.testing.assert_close(SupConLoss(0.2)(changed, labels), SupConLoss(0.2)(projections, labels))
 
 
 def test_gradients_are_those_of_finite_differences() -> None:
@@ -111,15 +86,6 @@ def test_sup_con_without_labels_is_zero_and_differentiable() -> None:
 
     assert loss.item() == 0.0
     assert torch.equal(projections.grad, torch.zeros_like(projections))
-
-
-def test_sup_con_gives_unlabeled_rows_no_gradient() -> None:
-    projections = random_projections(3, 3).requires_grad_()
-
-    SupConLoss(0.07)(projections, torch.tensor([0, -1, 0])).backward()
-
-    assert torch.equal(projections.grad[[1, 4]], torch.zeros(2, 3, dtype=torch.float64))
-    assert projections.grad[[0, 2, 3, 5]].abs().min() > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -99,14 +99,6 @@ def test_prototype_entropy_is_that_of_the_specification() -> None:
     assert float(scaled.detach()) == pytest.approx(0.152494, abs=1e-6)
 
 
-def test_prototype_entropy_of_equal_images_is_that_of_a_fair_draw() -> None:
-    images = torch.ones(4, 3, dtype=torch.float64)
-    prototypes = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert float(PrototypeEntropyLoss()(prototypes, images)) == pytest.approx(math.log(4) / 4)
-
-
-# --- balanced assignments of a batch -------------------------------------------------------------
-
 BATCH = torch.tensor([[0.9, 0.1, 0], [0.8, 0.3, 0.1], [0.7, 0.6, -0.2], [0.2, 0.1, 0.15]], dtype=torch.float64)
 
 

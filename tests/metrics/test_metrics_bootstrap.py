@@ -2,7 +2,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from labelkit.metrics.clustering import accuracy_intervals, cluster_accuracy
 
 OLD = np.array([True, True, False])
@@ -34,25 +33,8 @@ def test_intervals_are_those_of_resampled_rows() -> None:
     np.testing.assert_allclose(list(found.values()), resampled_rows(4000), atol=0.015)
 
 
-def test_interval_of_a_large_sample_is_that_of_the_normal_distribution() -> None:
-    labels = np.repeat([0, 1], [10_000, 10_000])
-    clusters = np.concatenate([np.repeat([0, 1], [8000, 2000]), np.repeat([1, 0], [7000, 3000])])
-    found = intervals(labels, clusters, [True, False], num_resamples=20_000)
-    for (low, high), share, count in [
-        (found["all"], 0.75, 20_000),
-        (found["old"], 0.8, 10_000),
-        (found["new"], 0.7, 10_000),
-    ]:
-        half = 1.959964 * math.sqrt(share * (1 - share) / count)
-        assert (low, high) == pytest.approx((share - half, share + half), abs=5e-4)
-
-
 def test_all_right_leaves_no_width_and_no_sample_no_interval() -> None:
     found = intervals([0, 0, 1], [1, 1, 0], np.array([True, True]))
     assert found["all"] == (1.0, 1.0)
     assert found["old"] == (1.0, 1.0)
     assert all(math.isnan(end) for end in found["new"])
-
-
-def test_equal_seeds_give_equal_intervals() -> None:
-    assert intervals(LABELS, CLUSTERS, OLD) == intervals(LABELS, CLUSTERS, OLD)

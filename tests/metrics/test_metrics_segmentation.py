@@ -6,7 +6,6 @@ from labelkit.metrics.segmentation import (
     SegmentationCounts,
     boundary_accuracy,
     iou_matrix,
-    mask_boundary,
     region_similarity,
 )
 
@@ -15,24 +14,6 @@ def square(top: int, left: int, side: int, size: int = 20) -> np.ndarray:
     mask = np.zeros((size, size), dtype=bool)
     mask[top : top + side, left : left + side] = True
     return mask
-
-
-@pytest.mark.parametrize(
-    ("predictions", "labels", "mean_iou", "pixel_accuracy"),
-    [
-        ([0, 0, 1, 1], [0, 0, 1, 1], 1, 1),
-        ([0, 2], [0, 0], 0.5 / 2, 0.5),
-        ([0] * 100, [0] * 74 + [1] * 26, 0.74 / 2, 0.74),
-    ],
-    ids=["absent classes do not count", "a class that is only predicted counts as zero", "all background"],
-)
-def test_the_mean_is_over_the_classes_there_are(
-    predictions: list[int], labels: list[int], mean_iou: float, pixel_accuracy: float
-) -> None:
-    counts = SegmentationCounts(4)
-    counts.add(predictions, labels)
-    assert counts.scores().mean_iou == pytest.approx(mean_iou)
-    assert counts.scores().pixel_accuracy == pytest.approx(pixel_accuracy)
 
 
 def test_nothing_counted_has_no_score() -> None:
@@ -57,16 +38,6 @@ def test_region_similarity_is_intersection_over_union() -> None:
     assert region_similarity(square(2, 2, 8), square(2, 6, 8)) == 32 / 96
     assert region_similarity(square(0, 0, 0), square(0, 0, 0)) == 1
     assert region_similarity(square(2, 2, 8), square(0, 0, 0)) == 0
-
-
-def test_boundary_is_where_a_neighbor_differs() -> None:
-    mask = np.zeros((4, 4), dtype=bool)
-    mask[1, 1] = True
-    expected = np.zeros((4, 4), dtype=bool)
-    # the pixel itself, and those whose right, lower or diagonal neighbor it is
-    expected[:2, :2] = True
-    assert np.array_equal(mask_boundary(mask), expected)
-    assert not mask_boundary(np.ones((3, 3), dtype=bool)).any()
 
 
 @pytest.mark.parametrize(("shift", "tolerance", "expected"), [(0, 0, 1), (1, 1, 1), (3, 3, 1), (10, 1, 0)])

@@ -82,17 +82,6 @@ def test_teacher_stays_in_evaluation_mode_without_gradients() -> None:
     assert student.training
 
 
-def test_teacher_state_can_be_saved_and_restored() -> None:
-    teacher, other = EMATeacher(nn.Linear(2, 2), 0.9), EMATeacher(nn.Linear(2, 2), 0.9)
-
-    other.load_state_dict(teacher.state_dict())
-
-    assert torch.equal(other.module.weight, teacher.module.weight)
-
-
-# --- students, teachers, masters: specification of snowball, 7
-
-
 class Number(nn.Module):
     """One parameter, one running statistic, one counter."""
 
@@ -124,14 +113,6 @@ def test_a_master_follows_a_teacher_that_follows_a_student() -> None:
     assert master == pytest.approx([0.02, 0.074, 0.1914, 0.4321])
 
 
-def test_a_constant_student_is_reached_as_the_closed_form_says() -> None:
-    a, b, n = 0.9, 0.8, 5
-    teacher, master = chained([a] * n, b, [1.0] * n)
-    assert teacher[-1] == pytest.approx(1 - a**n)
-    assert master == pytest.approx([0.02, 0.054, 0.0974, 0.1467, 0.199262], abs=1e-6)
-    assert master[-1] == pytest.approx(1 - b**n - (1 - b) * a * (a**n - b**n) / (a - b))
-
-
 @pytest.mark.parametrize(("runs", "statistic"), [(True, 1.0), (False, 5.0)])
 def test_a_teacher_that_runs_keeps_its_statistics_and_any_other_takes_the_students(
     runs: bool, statistic: float
@@ -152,9 +133,6 @@ def test_a_master_is_formed_from_the_teacher_and_survives_a_checkpoint() -> None
     restored = StudentChain(Number(0.0), with_master=True)
     restored.load_state_dict(chain.state_dict())
     assert restored.master is not None
-
-
-# --- normalization over processes
 
 
 def test_shared_statistics_are_the_usual_ones_in_a_single_process() -> None:

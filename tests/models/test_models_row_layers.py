@@ -13,13 +13,6 @@ def test_before_training_it_centers_rows_of_length_1(layers: int) -> None:
     assert torch.allclose(network(rows), 3 * (F.normalize(rows, dim=1) - center), atol=1e-6)
 
 
-def test_length_of_a_row_does_not_matter() -> None:
-    network = EmbeddingMLP(EmbeddingMLPShape(6, 2))
-    torch.nn.init.normal_(network.layers[1].weight)
-    rows = torch.randn(4, 6)
-    assert torch.allclose(network(rows), network(7 * rows), atol=1e-5)
-
-
 def test_every_layer_gets_a_gradient_once_the_last_one_has_moved() -> None:
     network = EmbeddingMLP(EmbeddingMLPShape(6, 3, 8))
     torch.nn.init.normal_(network.layers[2].weight)

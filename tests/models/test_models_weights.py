@@ -52,12 +52,6 @@ def entry(start: int, stop: int, shape: Any = None, dtype: str = "F32") -> dict[
     return {"dtype": dtype, "shape": [(stop - start) // 4] if shape is None else shape, "data_offsets": [start, stop]}
 
 
-def test_safetensors_file_gives_its_tensors(tmp_path: Path) -> None:
-    save_file(state(), tmp_path / "weights.safetensors", metadata={"format": "pt"})
-
-    assert_equal_states(load_weights_file(tmp_path / "weights.safetensors"), state())
-
-
 def test_torch_file_gives_its_tensors_under_dotted_names(tmp_path: Path) -> None:
     half = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
     content = {"model": {**state(), "half": half, "view": torch.arange(8.0).reshape(2, 4).T}, "epoch": 7, "name": "net"}
@@ -119,8 +113,6 @@ def test_torn_torch_file_is_refused(tmp_path: Path, content: bytes) -> None:
         struct.pack("<Q", 1 << 60) + b"{}",
         raw_safetensors(b"[[[["),
         raw_safetensors({"a": entry(0, 8)}, bytes(4)),
-        raw_safetensors({"a": entry(0, 8)}, bytes(12)),
-        raw_safetensors({"a": entry(0, 8, [1 << 40, 1 << 40])}, bytes(8)),
         raw_safetensors({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)),
         raw_safetensors({"a": entry(0, 8, [2], "F33")}, bytes(8)),
     ],
@@ -132,20 +124,7 @@ def test_a_safetensors_file_that_contradicts_itself_is_damaged(tmp_path: Path, c
         load_weights_file(tmp_path / "bad.safetensors")
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        "",
-        "module.",
-        "backbone.",
-        "encoder.",
-        "state_dict.",
-        "model.",
-        "teacher.backbone.",
-        "state_dict.module.net.",
-        "a.b.c.d.",
-    ],
-)
+@pytest.mark.parametrize("prefix", ["", "module.", "teacher.backbone.", "state_dict.module.net.", "a.b.c.d."])
 def test_prefix_is_found_and_cut(prefix: str) -> None:
     model = network(1)
     given = {**state(prefix=prefix), f"{prefix}head.weight": torch.ones(5, 2), "optimizer.step": torch.ones(())}
@@ -160,17 +139,6 @@ def test_prefix_is_found_and_cut(prefix: str) -> None:
     assert report.missing == ()
 
 
-def test_averaged_copy_is_preferred_to_the_plain_one() -> None:
-    model = network(2)
-    given = {**state(0, "student.backbone."), **state(1, "teacher.backbone.")}
-
-    report = map_weights(given, model)
-
-    assert report.prefix == "teacher.backbone."
-    assert_equal_states(dict(model.state_dict()), state(1))
-    assert len(report.unexpected) == len(state())
-
-
 def test_weights_of_a_deeper_network_of_the_same_kind_are_refused() -> None:
     deep, shallow = (nn.ModuleDict({"stage": nn.Sequential(*(network() for _ in range(n)))}) for n in (3, 2))
 
@@ -180,19 +148,12 @@ def test_weights_of_a_deeper_network_of_the_same_kind_are_refused() -> None:
         map_weights(deep.state_dict(), shallow)
 
 
-@pytest.mark.parametrize(("query", "key"), [("encoder_q.", "encoder_k."), ("base_encoder.", "momentum_encoder.")])
-def test_of_moco_the_query_encoder_is_used(query: str, key: str) -> None:
-    model = network(2)
-
-    report = map_weights({**state(0, f"module.{key}"), **state(1, f"module.{query}")}, model)
-
-    assert report.prefix == f"module.{query}"
-    assert_equal_states(dict(model.state_dict()), state(1))
-
-
 @pytest.mark.parametrize(
     ("used", "other"),
     [
+        ("teacher.backbone.", "student.backbone."),
+        ("module.encoder_q.", "module.encoder_k."),  # MoCo
+        ("module.base_encoder.", "module.momentum_encoder."),
         ("state_dict.backbone.", "state_dict.momentum_backbone."),  # solo-learn
         ("backbone.", "backbone_momentum."),  # lightly's BYOL and MoCo
         ("online_encoder.net.", "target_encoder.net."),
@@ -207,6 +168,7 @@ def test_of_the_copies_of_other_programs_one_is_used(used: str, other: str) -> N
     report = map_weights({**state(0, other), **state(1, used)}, model)
 
     assert report.prefix == used
+    assert len(report.unexpected) == len(state())
     assert_equal_states(dict(model.state_dict()), state(1))
 
 

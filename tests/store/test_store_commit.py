@@ -36,12 +36,6 @@ def test_commit_returns_the_digest_and_leaves_only_the_file(tmp_path, data):
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_commit_replaces_a_file_whole(tmp_path):
-    commit_bytes(tmp_path / "x", b"a long old content")
-    commit_bytes(tmp_path / "x", b"new")
-    assert (tmp_path / "x").read_bytes() == b"new"
-
-
 def test_commit_can_refuse_to_replace(tmp_path):
     commit_bytes(tmp_path / "x", b"old", replace=False)
     with pytest.raises(OutputExistsError):

@@ -35,19 +35,6 @@ def refusal(path, error):
     return f"{caught.value.where}: {caught.value.problem}".removeprefix(str(path))
 
 
-# ---- damage
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", [1, 7, 8, 47, 100, 0.5, -1])
-def test_a_truncated_file_is_damaged_or_no_store(path, kept):
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * kept) if isinstance(kept, float) else kept])
-    with pytest.raises((Damaged, NotAStore)) as caught:
-        open_store(path)
-    assert caught.value.where == str(path)
-
-
 def test_a_shortened_file_is_said_to_be_cut_off(path):
     path.write_bytes(path.read_bytes()[:-1])
     assert refusal(path, Damaged) == ": is incomplete: it was truncated"
@@ -102,9 +89,6 @@ def test_damaged_labels_are_named_when_the_store_is_opened(blocked):
     assert refusal(blocked, Damaged).startswith(":/labels rows 6-6: digest differs")
 
 
-# ---- versions
-
-
 @pytest.mark.parametrize(
     ("attribute", "value", "error"),
     [
@@ -141,9 +125,6 @@ def test_an_hdf5_file_of_another_program_is_no_store(path):
     assert refusal(path, NotAStore) == ": expected format labelkit.store, found nothing"
 
 
-# ---- contents that do not fit
-
-
 def without(name):
     return lambda contents: contents.datasets.pop(name)
 
@@ -177,18 +158,12 @@ def test_contents_that_do_not_fit_are_named(path, change, error, message):
     assert refusal(changed(path, change), error).startswith(message)
 
 
-# ---- things that a store must not hold; there are many more in tests/torture
-
-
 def test_nothing_is_read_through_links_and_outside_storage(path, tmp_path):
     fifo = tmp_path / "fifo"  # opening it would wait for ever
     os.mkfifo(fifo)
     with h5py.File(path, "r+") as file:
         file["a_link"] = h5py.ExternalLink(str(fifo), "/x")
     assert "a soft or external link" in refusal(path, Refused)
-
-
-# ---- the image
 
 
 def test_memory_and_stream_give_the_same_bytes(tmp_path, rng):

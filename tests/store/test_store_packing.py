@@ -47,18 +47,6 @@ def test_the_packed_file_is_the_store_with_its_results(store, tmp_path):
         assert its.arrays["cluster_ids"].tolist() == IDS
 
 
-def test_the_group_of_a_result_holds_what_the_root_of_its_file_does(store, tmp_path):
-    path = write(store)
-    pack_store(store, tmp_path / "all.h5")
-    with h5py.File(path) as alone, h5py.File(tmp_path / "all.h5") as packed:
-        group = packed["results/first"]
-        assert {key: bytes(v) if isinstance(v, bytes) else int(v) for key, v in group.attrs.items()} == {
-            key: bytes(v) if isinstance(v, bytes) else int(v) for key, v in alone.attrs.items()
-        }
-        assert list(group) == list(alone) == ["cluster_ids"]
-        assert group["cluster_ids"].dtype == alone["cluster_ids"].dtype
-
-
 def test_new_results_lie_beside_a_packed_store_and_go_into_the_next(store, tmp_path):
     write(store)
     pack_store(store, tmp_path / "all.h5")
@@ -135,9 +123,6 @@ def test_a_full_disk_leaves_nothing(store, tmp_path):
     with full_disk(3000), pytest.raises(ResourceError, match="larger than this system allows"):
         pack_store(store, tmp_path / "all.h5")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["s.h5"]
-
-
-# ---- hostile packed files
 
 
 @pytest.fixture

@@ -142,9 +142,6 @@ def store(tmp_path: Path) -> EmbeddingStore:
     return make_store(tmp_path / "s.h5", bad=BAD)
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
 def test_a_set_written_by_h5py_alone_is_read(store: EmbeddingStore) -> None:
     features = write_golden(store)
     patches = open_patches(store)
@@ -242,9 +239,6 @@ def test_a_list_of_files_that_is_none_is_refused(store: EmbeddingStore, text: st
     (patches_folder(store.path) / "SET.json").write_text(text)
     with pytest.raises(error):
         open_patches(store)
-
-
-# --- writing -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -19,8 +19,6 @@ from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
 from tests.tiers import quick_every
 
-# ---- the same content
-
 
 @pytest.mark.parametrize("shards", quick_every(3, [1, 3, 99]))
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -36,16 +34,9 @@ def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, shards, dtype):
         assert getattr(many, name) == getattr(one, name)
     for name in ("labels", "labeled", "splits", "sha256", "file_sizes", "image_sizes"):
         np.testing.assert_array_equal(getattr(many, name), getattr(one, name))
-
-
-def test_rows_of_a_shard_are_read_by_others(tmp_path):
-    one = make_store(tmp_path / "one.h5")
-    make_sharded(tmp_path / "many.h5")
-    rows = []
-    for path in shard_paths(tmp_path / "many.h5"):
-        with h5py.File(path) as file:
-            rows.append(file["embeddings"][:])
-    np.testing.assert_array_equal(np.concatenate(rows), one.embeddings)
+    with h5py.File(many.path) as file:  # no rows to be taken for all of them
+        assert (file.attrs["requires"], "embeddings" in file, "logits" in file) == (b"sharded", False, False)
+    assert EmbeddingRun.open(many.path, make_plan(dtype=dtype)).already_done  # shards are no part of the plan
 
 
 def test_others_read_all_shards_by_one_file_and_see_which_are_lost(tmp_path):
@@ -88,24 +79,6 @@ def test_rows_of_a_store_that_was_replaced_are_not_read_elsewhere(tmp_path):
     make_sharded(tmp_path / "s.h5", make_plan(dtype="float16"), overwrite=True)
     with pytest.raises(StoreError, match="replaced by another store"):
         pickle.loads(sent)
-
-
-def test_the_index_of_shards_has_no_rows_to_be_taken_for_real_ones(tmp_path):
-    make_sharded(tmp_path / "many.h5")
-    with h5py.File(tmp_path / "many.h5") as file:
-        assert "embeddings" not in file
-        assert "logits" not in file
-        assert file.attrs["requires"] == b"sharded"
-
-
-def test_the_same_rows_give_the_same_files(tmp_path):
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        make_sharded(tmp_path / folder / "s.h5")
-    files = [sorted(path for path in (tmp_path / folder).rglob("*.h5") if path.is_file()) for folder in ("a", "b")]
-    assert [path.name for path in files[0]] == [path.name for path in files[1]]
-    assert len(files[0]) == 5
-    assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
 
 
 def test_pack_splits_a_store_and_puts_it_together_with_the_same_bytes(tmp_path):
@@ -155,9 +128,6 @@ def test_a_store_without_images_can_be_split(tmp_path):
     np.testing.assert_array_equal(many.embeddings, np.load(source))
 
 
-# ---- borders
-
-
 @pytest.mark.parametrize("rows", [1, 7, 16, 1000])
 @pytest.mark.parametrize("count", [1, 3, 16])
 def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
@@ -166,9 +136,6 @@ def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
     assert [row for start, stop in borders for row in range(start, stop)] == list(range(rows))
     sizes = [stop - start for start, stop in borders]
     assert max(sizes) - min(sizes) <= 1
-
-
-# ---- writing
 
 
 def test_a_replaced_store_takes_its_shards_along(tmp_path):
@@ -214,14 +181,6 @@ def test_shards_that_a_kill_left_are_written_again(tmp_path):
     shard_paths(out)[2].unlink()
     make_sharded(out)
     assert {path.name: path.read_bytes() for path in shard_paths(out)} == whole
-
-
-def test_the_sharding_is_no_part_of_the_plan(tmp_path):
-    make_sharded(tmp_path / "s.h5")
-    assert EmbeddingRun.open(tmp_path / "s.h5", make_plan()).already_done
-
-
-# ---- reading
 
 
 @pytest.fixture

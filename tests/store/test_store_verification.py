@@ -144,9 +144,6 @@ def test_damaged_matches_are_found(tmp_path):
     assert faults(verify_file(path)) == [(Damaged, str(path))]
 
 
-# ---- patches
-
-
 def test_files_are_checked_also_where_set_json_is_damaged(store):
     store = write_patches(store)
     folder = patches_folder(store.path)
@@ -157,9 +154,6 @@ def test_files_are_checked_also_where_set_json_is_damaged(store):
         (Damaged, str(folder / "SET.json")),
         (Damaged, str(folder / "SET-00002-of-00004.h5")),
     ]
-
-
-# ---- images
 
 
 @pytest.fixture

@@ -27,9 +27,6 @@ def iterate_blocks(out: Path) -> list[str]:
     return sorted(path.name for path in (out.with_name(out.name + ".run") / "parts").iterdir())
 
 
-# ---- the plan
-
-
 @pytest.mark.parametrize(
     ("batch_size", "wanted", "dim", "expected"),
     [(256, 1024, 4, 1024), (300, 1024, 4, 900), (256, 100, 4, 256), (1, 1024, 1 << 20, 15), (64, 1024, 1 << 20, 64)],
@@ -76,9 +73,6 @@ def test_the_digest_covers_names_labels_and_model():
     assert make_plan().digest() == plans[0].digest()
 
 
-# ---- the same bytes
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("block_bytes", [24, 4 << 20])
 def test_a_store_that_does_not_fit_in_memory_has_the_same_bytes(tmp_path, monkeypatch, block_bytes):
@@ -104,9 +98,6 @@ def test_a_resumed_run_has_the_same_bytes_whatever_parts_were_there(tmp_path):
         write_part(second, part)
     second.publish()
     assert (tmp_path / "s.h5").read_bytes() == one.path.read_bytes()
-
-
-# ---- parts
 
 
 def damaged_bit(data):
@@ -148,24 +139,18 @@ def test_a_part_damaged_just_before_publishing_is_found(tmp_path):
         ({"embeddings": np.zeros((3, DIM))}, ValueError, "must have shape"),
         ({"other": np.zeros((4, 1))}, ValueError, "a part of this plan must have columns"),
         ({"logits": np.full((4, 2), np.inf)}, StoreError, "logits is not finite"),
+        (
+            {"embeddings": np.diag([0, 0, 1e6, 0])[:, 1:]},
+            StoreError,
+            r"a/10\.png: embeddings is too large for float16\. Pass --dtype float32",
+        ),
     ],
 )
 def test_a_part_that_does_not_fit_the_plan_is_not_written(tmp_path, change, error, message):
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
+    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(dtype="float16"))
     with pytest.raises(error, match=message):
         run.write_part(0, **{**rows_of(run.plan, [0, 1, 2, 3]), **change})
     assert iterate_blocks(tmp_path / "s.h5") == []
-
-
-def test_an_embedding_too_large_for_float16_is_named(tmp_path):
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(dtype="float16"))
-    values = rows_of(run.plan, [0, 1, 2, 3])
-    values["embeddings"][2, 0] = 1e6
-    with pytest.raises(StoreError, match=r"a/10\.png: embeddings is too large for float16\. Pass --dtype float32"):
-        run.write_part(0, **values)
-
-
-# ---- publishing
 
 
 def test_too_many_broken_images_publish_nothing_and_keep_the_parts(tmp_path):
@@ -200,9 +185,6 @@ def test_a_second_publisher_is_told_that_the_output_is_busy(tmp_path, monkeypatc
         with pytest.raises(BusyError):
             EmbeddingRun.open(tmp_path / "s.h5", make_plan())
     assert run.publish() == tmp_path / "s.h5"
-
-
-# ---- what is there already
 
 
 def test_a_finished_store_of_the_same_plan_is_done(tmp_path):
@@ -285,9 +267,6 @@ def test_an_interrupted_run_goes_on_with_the_names_it_began_with(tmp_path):
     assert plan.digest() == make_plan().digest()
     assert plan.sample_ids == tuple(SAMPLE_IDS)
     assert EmbeddingRun.open(out, plan).pending_parts() == [1]
-
-
-# ---- before the first image
 
 
 def test_too_little_space_is_found_before_the_work(tmp_path, monkeypatch):

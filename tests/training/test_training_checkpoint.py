@@ -62,9 +62,6 @@ def _damage(path: Path, at: int = -1) -> None:
     path.write_bytes(data)
 
 
-# ---------------------------------------------------------------------- what comes back
-
-
 def test_tensors_and_state_come_back_exactly(writer: CheckpointWriter, run: Path) -> None:
     _save(writer, 7, counters={"a": [1, 2.5, None, True, "x"]}, tiny=5e-324, third=1 / 3)
     loaded = load_checkpoint(run)
@@ -104,19 +101,20 @@ def test_every_process_writes_its_file_and_the_main_one_seals_them(tmp_path: Pat
     assert set(verify_checkpoint(folder)["files"]) == {MODEL, TRAINING, rank_file(0), rank_file(1)}
 
 
-# ---------------------------------------------------------------------- damage
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_damaged_last_checkpoint_is_passed_over_with_a_warning(
-    writer: CheckpointWriter, run: Path, name: str
+@pytest.mark.parametrize("name", [*FILES, None])
+def test_a_last_checkpoint_that_is_damaged_or_vanished_is_passed_over_with_a_warning(
+    writer: CheckpointWriter, run: Path, name: str | None
 ) -> None:
     _save(writer, 1)
-    _damage(_save(writer, 2) / name)
+    last = _save(writer, 2)
+    if name is None:
+        shutil.rmtree(last)
+    else:
+        _damage(last / name)
     loaded = load_checkpoint(run)
     assert loaded.state["step"] == 1
     (warning,) = loaded.warnings
-    assert f"step-00000002/{name}" in warning
+    assert f"step-00000002/{name or ''}".rstrip("/") in warning
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -125,14 +123,6 @@ def test_a_truncated_file_is_noticed(writer: CheckpointWriter, name: str) -> Non
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(CheckpointDamaged, match=name):
         verify_checkpoint(path.parent)
-
-
-def test_a_last_checkpoint_that_vanished_is_passed_over_with_a_warning(writer: CheckpointWriter, run: Path) -> None:
-    _save(writer, 1)
-    shutil.rmtree(_save(writer, 2))
-    loaded = load_checkpoint(run)
-    assert loaded.state["step"] == 1
-    assert "step-00000002" in loaded.warnings[0]
 
 
 def test_none_that_verifies_is_an_error_and_never_a_new_start(writer: CheckpointWriter, run: Path) -> None:
@@ -156,9 +146,6 @@ def test_a_pointer_out_of_the_folder_is_not_followed(writer: CheckpointWriter) -
     _save(writer, 1)
     (writer.folder / "last.json").write_text('{"checkpoint": "../elsewhere", "state_sha256": ""}')
     assert read_pointer(writer.folder) is None
-
-
-# ---------------------------------------------------------------------- kills
 
 
 def _watch_disk(
@@ -234,9 +221,6 @@ def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(
     assert marks == ["old"] * switch + ["new"] * (len(seen) - switch)
 
 
-# ---------------------------------------------------------------------- full disks
-
-
 @pytest.mark.parametrize("name", ["fsync", "mkdir"])
 def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
     writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -253,9 +237,6 @@ def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
     assert caught.value.exit_code == 5
     assert _names(run) == ["last.json", "step-00000001"]
     assert load_checkpoint(run).state["step"] == 1
-
-
-# ---------------------------------------------------------------------- what is kept
 
 
 def test_the_last_two_are_kept(writer: CheckpointWriter, run: Path) -> None:
@@ -288,9 +269,6 @@ def test_left_overs_of_a_killed_process_are_removed(writer: CheckpointWriter, ru
     (writer.folder / ".tmp-99-beef").touch()
     _save(writer, 2)
     assert _names(run) == ["last.json", "step-00000001", "step-00000002"]
-
-
-# ---------------------------------------------------------------------- pointers
 
 
 def test_a_pointer_to_another_checkpoint_than_it_was_written_for_is_told(writer: CheckpointWriter, run: Path) -> None:

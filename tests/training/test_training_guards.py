@@ -23,9 +23,6 @@ def _guard(mode: Any = "stop") -> tuple[Guard, list[str]]:
     return Guard(mode, show_message=said.append), said
 
 
-# --- what is measured
-
-
 @pytest.mark.parametrize(
     ("rows", "spread"),
     [
@@ -40,9 +37,6 @@ def _guard(mode: Any = "stop") -> tuple[Guard, list[str]]:
 )
 def test_spread_is_the_share_of_the_length_that_differs(rows: list[list[float]], spread: float) -> None:
     assert feature_spread(torch.tensor(rows)) == pytest.approx(spread)
-
-
-# --- when it is believed
 
 
 def test_a_loss_that_stays_large_ends_the_run_and_one_odd_step_does_not() -> None:
@@ -107,9 +101,6 @@ def test_the_guard_only_warns_or_is_silent_if_asked_to(mode: str, lines: int) ->
         guard.check_loss_explosion(1.0 if step == 1 else 1e9, step)
         guard.check_feature_spread(ALIKE, 1000 * step)
     assert len(said) == lines  # loss, features
-
-
-# --- provoked in real trainings
 
 
 def test_a_learning_rate_far_too_high_ends_a_run_and_leaves_it_readable(tmp_path: Path, build_trainer: Make) -> None:

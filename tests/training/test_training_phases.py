@@ -117,7 +117,7 @@ def build(bank: ImageBank, make_method: Any) -> Any:
         run.close()
 
 
-def test_phases_are_asked_for_until_there_is_none(build: Any) -> None:
+def test_phases_with_labels_and_rates_of_their_own_are_asked_for_until_there_is_none(build: Any) -> None:
     trainer = build()
     fit = trainer.fit()
     assert fit.finished
@@ -127,21 +127,11 @@ def test_phases_are_asked_for_until_there_is_none(build: Any) -> None:
     ]  # fmt: skip
     assert [epoch.get("labels") for epoch in fit.history] == [None, None, 4, None, 5, None, 6]
     assert trainer.total_steps() == 5 + 3 * 6
-
-
-def test_labels_of_a_batch_are_those_of_its_phase_and_the_labeled_come_first(build: Any) -> None:
-    trainer = build()
-    trainer.fit()
     for step, labels in enumerate(trainer.method.seen):
         assert min(labels[:4]) >= 0
         assert labels[4:] == [-1] * 4
         if step < 5:
             assert sorted(labels[:4]) == [0, 1, 2, 3]
-
-
-def test_each_phase_has_its_own_learning_rate(build: Any) -> None:
-    trainer = build()
-    trainer.fit()
     wanted = [0.1 / (index + step + 1) for index, steps in enumerate((5, 3, 3)) for step in range(steps)]
     assert trainer.method.lrs == pytest.approx(wanted)
 

@@ -42,10 +42,6 @@ def _reopened(run: RunDir, *, resume: bool = False, overwrite: bool = False) -> 
     again.close()
 
 
-def test_options_come_back_as_they_were(run: RunDir) -> None:
-    assert read_run_config(run.path) == ("toy", OPTIONS)
-
-
 def test_resume_takes_a_run_over_and_changes_nothing(run: RunDir) -> None:
     run.log({"loss": 1.0})
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
@@ -62,13 +58,6 @@ def test_overwrite_leaves_nothing_of_the_old_run(run: RunDir) -> None:
         again.begin("toy", {"lr": 0.2})
     assert sorted(path.name for path in run.path.iterdir()) == [".lock", "config.yaml"]
     assert read_run_config(run.path) == ("toy", {"lr": 0.2})
-
-
-def test_overwrite_removes_nothing_before_the_new_run_begins(run: RunDir) -> None:
-    (run.path / "metrics.jsonl").write_text("{}\n")
-    with _reopened(run, overwrite=True):
-        pass
-    assert (run.path / "metrics.jsonl").exists()
 
 
 @pytest.mark.slow
@@ -196,22 +185,12 @@ def test_metrics_are_cut_to_the_length_of_a_checkpoint_and_go_on_from_there(run:
 
 
 def test_every_option_that_differs_is_named_with_both_values(run: RunDir) -> None:
-    changed = {**OPTIONS, "lr": 0.2, "align_blocks": [3], "dataset": "cub"}
+    changed = {"epochs": 4, "align_blocks": [3], "dataset": "cub", "beta": 1.0}  # without lr
     with pytest.raises(CheckpointMismatch) as caught:
         check_same_options(run.path, "toy", changed, allowed=frozenset({"dataset"}))
-    assert "align_blocks is [3], was [1, 2]; lr is 0.2, was 0.1" in caught.value.problem
+    assert "align_blocks is [3], was [1, 2]; beta is 1.0, was None; lr is None, was 0.1" in caught.value.problem
     assert "dataset" not in caught.value.problem
     assert str(run.path / "config.yaml") in caught.value.remedy
-
-
-def test_options_that_one_side_lacks_are_named(run: RunDir) -> None:
-    with pytest.raises(CheckpointMismatch, match=r"beta is 1\.0, was None; lr is None, was 0\.1"):
-        check_same_options(
-            run.path,
-            "toy",
-            {"epochs": 4, "align_blocks": [1, 2], "dataset": "digits", "beta": 1.0},
-            allowed=frozenset(),
-        )
 
 
 def test_a_run_of_before_an_option_goes_on_with_the_value_that_means_the_same(run: RunDir) -> None:

@@ -47,9 +47,6 @@ def wheres(faults: list[CheckpointError]) -> list[str]:
     return [fault.where for fault in faults]
 
 
-# ---- format 1.0
-
-
 @pytest.mark.parametrize("name", BYTES)
 def test_checkpoints_of_format_1_0_are_as_they_were(name: str) -> None:
     assert hashlib.sha256((GOLDEN / name).read_bytes()).hexdigest() == BYTES[name]
@@ -66,9 +63,6 @@ def test_a_checkpoint_of_format_1_0_is_read() -> None:
     assert model["steps"].item() == 3
     assert found.tensors(TRAINING)["optimizer.0/student.weight/exp_avg"].tolist() == [[0.125] * 2] * 2
     assert found.tensors(rank_file(0))["torch"].tolist() == [0, 1, 2, 3]
-
-
-# ---- runs
 
 
 def test_a_stopped_run_tells_where_it_is(tmp_path: Path) -> None:

@@ -56,9 +56,6 @@ def test_a_rate_that_is_updated_per_epoch_stays_within_one() -> None:
     assert per_epoch[0] == per_epoch[1] == per_step[0] > per_step[1]
 
 
-# ---------------------------------------------------------------------- runs counted in steps (spec of snowball, 7)
-
-
 def test_the_sigmoid_ramp_has_the_published_values() -> None:
     ramp = [sigmoid_ramp(step, 10) for step in (0, 2, 5, 8, 10, 12)]
     assert ramp == pytest.approx([0.006738, 0.040762, 0.286505, 0.818731, 1, 1], abs=1e-6)

@@ -31,9 +31,6 @@ def labels_of(dataset: ImageDataset, split: str) -> list[int]:
     return dataset.labels[dataset.in_split(split)].tolist()
 
 
-# --- SVHN ---
-
-
 def test_svhn_calls_ten_zero_and_keeps_pixels_upright(tmp_path: Path) -> None:
     write_svhn(tmp_path / "svhn")
     dataset = load("svhn", tmp_path)
@@ -62,9 +59,6 @@ def test_svhn_that_is_not_as_published_is_refused(tmp_path: Path, content: dict[
         load("svhn", tmp_path)
 
 
-# --- STL-10 ---
-
-
 def test_stl10_planes_lie_column_by_column_and_classes_count_from_one(tmp_path: Path) -> None:
     write_stl10(tmp_path / "stl10_binary")
     dataset = load("stl10", tmp_path)
@@ -86,9 +80,6 @@ def test_stl10_has_its_unlabeled_images_if_they_are_there(tmp_path: Path) -> Non
     assert not dataset.given[dataset.in_split("unlabeled")].any()
 
 
-# --- ImageNet-200 ---
-
-
 def test_tiny_imagenet_classes_are_sorted_and_validation_follows_its_list(tmp_path: Path) -> None:
     write_tiny_imagenet(tmp_path / "tiny-imagenet-200", WNIDS)
     dataset = replace(TINY, num_images={"train": ImageCount(6), "val": ImageCount(3)}).load(tmp_path)
@@ -105,9 +96,6 @@ def test_tiny_imagenet_must_have_its_classes_and_images(tmp_path: Path) -> None:
     put(tmp_path / "tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn99\t0\t0\t9\t9\n")
     with pytest.raises(DatasetError, match="has damaged file lists: 'n99'"):
         TINY.load(tmp_path)
-
-
-# --- ImageNet-LT ---
 
 
 @pytest.mark.parametrize("place", ["imagenet_lt", "imagenet"])

@@ -23,13 +23,6 @@ def test_every_other_set_is_absent_from_an_empty_folder(tmp_path: Path) -> None:
     assert states == dict.fromkeys(DATASETS, "absent") | dict.fromkeys(generated, "whole")
 
 
-def test_a_set_with_the_published_counts_is_whole(tmp_path: Path) -> None:
-    write_cub(tmp_path / "CUB_200_2011")
-    found = take_inventory(MINI_CUB, tmp_path)
-    assert (found.state, *map(found.found.get, ("train", "test", "classes"))) == ("whole", 6, 3, 3)
-    assert found.folder == tmp_path / "CUB_200_2011"
-
-
 def test_a_miniature_that_fits_together_is_counted_against_the_published_figures(tmp_path: Path) -> None:
     write_cub(tmp_path / "CUB_200_2011")
     found = take_inventory(DATASETS["cub"], tmp_path)
@@ -38,8 +31,11 @@ def test_a_miniature_that_fits_together_is_counted_against_the_published_figures
     assert "expected 200 classes, found 3" in str(found.fault)
 
 
-def test_what_a_half_unpacked_set_has_is_told(tmp_path: Path) -> None:
+def test_a_set_with_the_published_counts_is_whole_and_what_a_half_unpacked_one_has_is_told(tmp_path: Path) -> None:
     write_cub(tmp_path / "CUB_200_2011")
+    found = take_inventory(MINI_CUB, tmp_path)
+    assert (found.state, *map(found.found.get, ("train", "test", "classes"))) == ("whole", 6, 3, 3)
+    assert found.folder == tmp_path / "CUB_200_2011"
     (tmp_path / "CUB_200_2011/images/001.Auk/Auk_0046.jpg").unlink()
     found = take_inventory(MINI_CUB, tmp_path)
     assert found.state == "incomplete"

@@ -110,9 +110,6 @@ def test_what_is_not_there_says_where_to_get_it(name: str, tmp_path: Path) -> No
     assert "does not download" in caught.value.remedy
 
 
-# --- folders of images and masks ---
-
-
 def test_a_folder_of_images_and_masks_has_its_classes_from_a_list(tmp_path: Path) -> None:
     put(tmp_path / "images/a/b.jpg")
     put(tmp_path / "masks/a/b.png", mask_png((2, 0, 1, 255)))
@@ -131,9 +128,6 @@ def test_folders_of_images_and_masks_are_splits_and_need_a_list(tmp_path: Path) 
         load(tmp_path, tmp_path)
     put(tmp_path / "classes.txt", "road\ncar\n")
     assert load(tmp_path, tmp_path).split_names == ("train", "val")
-
-
-# --- masks that cannot be used ---
 
 
 @pytest.fixture

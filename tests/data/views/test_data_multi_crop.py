@@ -6,10 +6,7 @@ import numpy as np
 import torch
 from labelkit.algorithms.regions import source_boxes
 from labelkit.data.datasets import ArraySource, ImageDataset, join_datasets
-from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import KeyedRNG
-from labelkit.data.loaders import TrainLoader
-from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.boxes import overlap_areas, sample_crop_boxes
 from labelkit.data.views.recipes import crop_views, siamese_views
 from labelkit.data.views.spec import Normalize, ViewSpec
@@ -110,21 +107,6 @@ def test_places_of_a_mirrored_image_are_found_in_all_of_its_views() -> None:
         x = box[:, :1] + centers * (box[:, 2:3] - box[:, :1])  # in the mirrored image
         expected = ((1 - x) / 2 * 40 - 0.5).clamp(0, 39) * 6 / 255
         assert torch.allclose(pixels[:, 0, 16], expected, atol=0.02)
-
-
-def test_images_from_memory_and_from_files_get_the_same_boxes() -> None:
-    small, large = dataset(6), dataset(6, side=80)
-    batches = []
-    for listing in (small, large):
-        bank = ImageBank(listing)
-        loader = TrainLoader(
-            bank, views(), UniformSampler(bank.rows, seed=0), listing.labels, batch_size=6, seed=0,
-            normalize=Normalize((0.5,) * 3, (0.5,) * 3),
-        )  # fmt: skip
-        batches.append(next(loader.epoch(0)))
-    for memory, file in zip(batches[0].geometry, batches[1].geometry, strict=True):
-        # boxes are whole pixels of originals of 40 and 80
-        assert torch.allclose(memory.matrices, file.matrices, atol=0.06)
 
 
 def test_two_sets_become_one_with_the_labels_of_the_first() -> None:

@@ -97,8 +97,6 @@ def test_a_bank_mixes_in_the_nearest_rows_alone() -> None:
     assert mixed[1, :2].abs().max().item() == 0
 
 
-# ---- views that a store keeps
-
 STORED = ViewSpec(1, row=EmbeddingView(stored=True))
 
 

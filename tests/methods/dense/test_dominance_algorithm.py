@@ -7,21 +7,6 @@ from hypothesis import strategies as st
 from labelkit.methods.dense.ranking_loss import Blocks, merge_order, split_blocks, thresholds_up_to_rank
 
 
-def test_four_items_in_two_blocks_are_summed_by_hand() -> None:
-    # positions 0 and 1 are the first block, 2 and 3 the second
-    ranks = torch.tensor([[2, 0, 3, 1]])
-    payload = torch.tensor([[[1.0, 10.0, 100.0, 1000.0]]])
-    thresholds = torch.tensor([[0, 1, 1, 4]])
-
-    below, below_threshold = merge_order(Blocks(1, 2), ranks, thresholds).sums(payload, earlier=True)
-    later, later_threshold = merge_order(Blocks(1, 2), ranks, thresholds).sums(payload, earlier=False)
-
-    assert below.tolist() == [[[0.0, 0.0, 11.0, 10.0]]]
-    assert below_threshold.tolist() == [[[0.0, 0.0, 11.0, 10.0]]]
-    assert later.tolist() == [[[1000.0, 0.0, 0.0, 0.0]]]
-    assert later_threshold.tolist() == [[[0.0, 0.0, 0.0, 0.0]]]
-
-
 @given(
     levels=st.integers(0, 4),
     size=st.integers(1, 5),

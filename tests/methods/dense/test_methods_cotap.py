@@ -103,9 +103,6 @@ def test_crops_without_overlap_leave_a_loss_of_zero_with_gradients() -> None:
     assert all(p.grad.isfinite().all() for p in method.network.parameters() if p.grad is not None)
 
 
-# --- stages ------------------------------------------------------------------------------------------
-
-
 def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
     first = CoTAP(only("image_alignment", "patch_alignment", filter=False, seed=7), INFO)
     with torch.no_grad():
@@ -118,9 +115,6 @@ def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
         z = ours.project(ours.filtered(ours.tokens(images)).image)
         assert torch.allclose(z, theirs.project(theirs.tokens(images).image), atol=1e-5)
     assert torch.equal(second.target.filter.prototypes, second.network.filter.prototypes)  # type: ignore[union-attr] # on
-
-
-# --- neighbors ---------------------------------------------------------------------------------------
 
 
 def state(features: torch.Tensor, calls: list[int]) -> TrainState:
@@ -183,9 +177,6 @@ def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_i
     assert pairing.plan(np.array([1, 5]), np.array([1, 5]), seed=0, epoch=0).rows.tolist() == [1, 5]
 
 
-# --- what cannot work --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "word"),
     [
@@ -196,17 +187,6 @@ def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_i
         ({"batch_size": 1}, "batch-size"),
         ({"global_scale": (0.9, 0.2)}, "global_scale"),
         ({"lr_warmup_steps": 10}, "lr_warmup_steps"),
-    ],
-    ids=str,
-)
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], word: str) -> None:
-    with pytest.raises(ConfigError, match=word):
-        config(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
         ({"local_size": 20}, "multiple"),
         ({"image_size": 36}, "multiple"),
         ({"num_neighbors": 4}, "4 neighbors per image require more than 4 images"),
@@ -214,6 +194,6 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], word: str
     ],
     ids=str,
 )
-def test_options_that_do_not_fit_network_or_images_are_refused(options: dict[str, Any], word: str) -> None:
+def test_options_that_do_not_fit_each_other_network_or_images_are_refused(options: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         CoTAP(config(**options), INFO)

@@ -1,4 +1,4 @@
-"""Losses of DINO and iBOT against plain loops in float64, and cases known in closed form."""
+"""Losses of DINO and iBOT against plain loops in float64."""
 
 import math
 
@@ -29,12 +29,6 @@ def test_targets_are_measured_from_the_center_and_sharpened() -> None:
     assert not found.requires_grad
 
 
-def test_a_center_that_takes_all_differences_leaves_even_targets() -> None:
-    outputs = torch.tensor([[0.9, -0.3, 0.1]]).repeat(2, 1).requires_grad_()
-    found = centered_targets(outputs, outputs.detach().mean(0), 0.04)
-    np.testing.assert_allclose(found.numpy(), np.full((2, 3), 1 / 3), rtol=1e-6)
-
-
 def test_the_loss_is_the_mean_over_pairs_of_different_views() -> None:
     generator = torch.Generator().manual_seed(0)
     views = torch.rand(4, 3, 5, generator=generator, dtype=torch.float64)
@@ -53,22 +47,6 @@ def test_the_loss_is_the_mean_over_pairs_of_different_views() -> None:
                     total += cross_entropy(target, views[v, i].tolist(), 0.1) / 3
     assert pairs == 6
     assert float(found) == pytest.approx(total / pairs, rel=1e-12)
-
-
-def test_equal_outputs_give_log_k() -> None:
-    targets = [torch.softmax(torch.tensor([[1.0, 5.0, 2.0, 0.0]]), dim=1)] * 2
-    assert float(MultiViewDistillationLoss()([torch.zeros(1, 4)] * 3, targets)) == pytest.approx(math.log(4))
-    owners = torch.zeros(1, dtype=torch.int64)
-    assert float(MaskedPatchLoss()(torch.zeros(1, 4), targets[0], owners, 1)) == pytest.approx(math.log(4))
-
-
-def test_a_view_does_not_learn_its_own_assignment() -> None:
-    outputs = [torch.zeros(2, 3, requires_grad=True) for _ in range(2)]
-    targets = [torch.eye(3)[[0, 1]], torch.eye(3)[[2, 2]]]
-    MultiViewDistillationLoss(1.0)(outputs, targets).backward()
-    # softmax minus the target of the other view, over two images and two pairs
-    for own, other in ((0, 1), (1, 0)):
-        np.testing.assert_allclose(outputs[own].grad.numpy(), (1 / 3 - targets[other].numpy()) / 4, atol=1e-7)
 
 
 def test_hidden_patches_count_by_image() -> None:

@@ -25,9 +25,6 @@ def _loss_and_gradients(method: Any, batch: Any) -> tuple[torch.Tensor, dict[str
     return loss.detach(), {name: p.grad for name, p in method.named_parameters() if p.grad is not None}
 
 
-# ---------------------------------------------------------------------- one code
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("off", [{"gamma_update": 0.0}, {"align_mode": "none"}])
 def test_flipclass_without_its_update_is_simgcd_on_its_views(make: Make, off: dict[str, Any]) -> None:
@@ -44,9 +41,6 @@ def test_flipclass_without_its_update_is_simgcd_on_its_views(make: Make, off: di
         assert gradients.keys() == expected_gradients.keys()
         for name, gradient in gradients.items():
             torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-6, msg=name)
-
-
-# ---------------------------------------------------------------------- the loss
 
 
 @pytest.mark.slow
@@ -73,18 +67,12 @@ def test_the_loss_is_that_of_the_options_on_what_the_network_gives_of_each_view(
         assert float(output.logs[part]) == pytest.approx(float(value), rel=1e-4, abs=1e-6), part
 
 
-# ---------------------------------------------------------------------- teacher and student on their views
-
-
 def test_the_student_is_judged_on_the_view_of_its_epoch(make: Make) -> None:
     growing = make("flipclass", align_mode="sda", epochs=8).method
     teacher, start = growing.views(0)
     assert start == strong_view(teacher.size, "digits", chiral=True).at_strength(0)
     assert growing.views(2)[1] == strong_view(teacher.size, "digits", chiral=True).at_strength(0.5)
     assert growing.views(4)[1] == growing.views(7)[1] == strong_view(teacher.size, "digits", chiral=True)
-
-
-# ---------------------------------------------------------------------- what is trained
 
 
 @pytest.mark.slow
@@ -138,9 +126,6 @@ def test_impossible_options_are_refused(make: Make, options: dict[str, Any], mes
         make("flipclass", **options)
 
 
-# ---------------------------------------------------------------------- labels
-
-
 def _with_labels(prepared: PreparedData, labeled: np.ndarray[Any, np.dtype[np.bool_]]) -> PreparedData:
     """Return the digits with the labels of these images in the data, and no other."""
     labels = np.where(labeled, prepared.dataset.labels, -1)
@@ -161,9 +146,6 @@ def test_an_open_number_of_classes_must_be_given(make: Make, prepared: PreparedD
 def test_fewer_classes_than_have_labels_are_refused(make: Make, name: str) -> None:
     with pytest.raises(ConfigError, match=r"--num-classes: 4 is less than 5, the number of labeled classes"):
         make(name, num_classes=4)
-
-
-# ---------------------------------------------------------------------- the temperature of the teacher
 
 
 def warmed_up(epochs: int) -> Any:

@@ -52,9 +52,6 @@ def by_loops(
     return chosen
 
 
-# ---------------------------------------------------------------- the specification's numbers
-
-
 @pytest.mark.parametrize(
     ("order", "expected", "entropy"),
     [
@@ -74,11 +71,6 @@ def test_soft_labels_of_two_and_three_classes_are_those_of_the_specification(
     soft, bits = soft_of(order, len(expected), 1 / len(expected))
     np.testing.assert_allclose(soft, expected, atol=1e-6)
     assert bits == pytest.approx(entropy, abs=1e-6)
-
-
-def test_beta_goes_from_inverse_ranks_to_equal_weights() -> None:
-    np.testing.assert_allclose(soft_of([0, 0, 1, 1], 2, 1e-6)[0], [0.72, 0.28], atol=1e-5)
-    np.testing.assert_allclose(soft_of([0, 1, 1, 1], 2, 1e6)[0], [0.25, 0.75], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +117,6 @@ def test_digits_give_the_specified_rows(
     assert int(found.indices.sum()) == index_sum
 
 
-# ---------------------------------------------------------------- brute force and invariances
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_are_those_of_the_reference_procedure(seed: int) -> None:
     rows, labels = cloud(seed)
@@ -146,28 +135,18 @@ def test_equally_near_reference_rows_rank_by_their_number() -> None:
     np.testing.assert_allclose(soft, [[0.526316, 0.473684]], atol=1e-6)  # ranked 0, 1, 1, 0
 
 
-# ---------------------------------------------------------------- rules
-
-
-def test_a_row_whose_nearest_mean_and_soft_label_differ_is_not_taken() -> None:
+def test_a_row_whose_nearest_mean_and_soft_label_differ_is_counted_and_not_taken() -> None:
     # row 6 is nearer to the mean of class 0, and its nearest labeled rows are of class 1
     rows = np.array([[0.0], [5], [5.5], [20], [0.2], [19], [5.2]])
     labels = np.array([0, 0, 1, 1, -1, -1, -1])
 
-    def label_of() -> list[int]:
-        found = discover_critical(rows, labels, 3, confine=False, balance="global")
-        return found.labels[found.indices == 6].tolist()
-
     weights = rank_weights(4, 0.5)  # of rows 1, 2, 0, 3
     assert weights[0] + weights[2] > weights[1] + weights[3]
-    assert label_of() == [0]
+    found = discover_critical(rows, labels, 3, confine=False, balance="global")
+    assert found.labels[found.indices == 6].tolist() == [0]
     rows[6] = 5.4  # now row 2 is the nearest
-    assert label_of() == []
-
-
-def test_disagreeing_rows_are_counted() -> None:
-    rows = np.array([[0.0], [5], [5.5], [20], [0.2], [19], [5.4]])
-    found = discover_critical(rows, [0, 0, 1, 1, -1, -1, -1], 3, confine=False, balance="global")
+    found = discover_critical(rows, labels, 3, confine=False, balance="global")
+    assert 6 not in found.indices
     assert [report["disagreeing"] for report in found.per_class] == [1, 0]
     assert found.disagreement == pytest.approx(1 / 3)
     assert found.exhausted
@@ -176,9 +155,6 @@ def test_disagreeing_rows_are_counted() -> None:
 def test_tied_votes_go_to_the_nearest_mean() -> None:
     tied = np.array([[0.5, 0.5, 0.0], [0.2, 0.4, 0.4]])
     assert critical_samples._choose_classes(tied, np.array([1, 0])).tolist() == [1, 1]
-
-
-# ---------------------------------------------------------------- bad input
 
 
 def test_one_label_per_class_is_told_of() -> None:

@@ -50,11 +50,6 @@ def growth() -> LabelGrowth:
     return LabelGrowth(given, GrowthRules(2, 4, 2))
 
 
-def test_discovered_labels_stand_beside_given_ones(growth: LabelGrowth) -> None:
-    growth.add(discovery([2, 5], [1, 0]), "teacher")
-    assert growth.labels().tolist() == [0, 1, 1, -1, -1, 0, -1, -1]
-
-
 def test_the_table_tells_what_was_found_when_and_by_which_network(growth: LabelGrowth) -> None:
     growth.add(discovery([2, 5], [1, 0]), "teacher")
     growth.add(discovery([7], [1]), "master")
@@ -108,9 +103,6 @@ def test_every_process_takes_what_the_main_one_found() -> None:
     assert taken.indices.tolist() == [20, 10]
     assert taken.labels.tolist() == [3, 2]
     assert taken.distance.tolist() == [0, 0.25]
-
-
-# ---------------------------------------------------------------------- statistics
 
 
 class Layers(nn.Module):

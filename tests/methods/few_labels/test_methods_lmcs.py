@@ -36,9 +36,6 @@ def training(setup: Any, labels: Any = None, **options: Any) -> MasterTraining:
     return MasterTraining(method.guide.master, config, used, bank.rows, method.eval_view(), state)
 
 
-# ---------------------------------------------------------------------- the pretext
-
-
 def test_the_pretext_is_a_classification_of_the_four_turns_of_each_image(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,9 +54,6 @@ def test_the_pretext_is_a_classification_of_the_four_turns_of_each_image(
         assert torch.equal(images[turn * count : (turn + 1) * count], expected)
 
 
-# ---------------------------------------------------------------------- the streams
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("undisputed")
 def test_the_student_learns_one_discovery_later_and_everything_in_the_last_phase(make: Make) -> None:
@@ -72,9 +66,6 @@ def test_the_student_learns_one_discovery_later_and_everything_in_the_last_phase
     assert setup.trainer.clock.step == 24
     last = method.phase(len(learned), setup.bank.rows).labels
     assert (last >= 0).sum() == 20 + len(method.growth.table()[0])
-
-
-# ---------------------------------------------------------------------- the master
 
 
 def test_training_a_master_changes_the_composition_and_nothing_else(make: Make) -> None:
@@ -121,9 +112,6 @@ def test_one_process_clusters_the_masters_features_for_all(make: Make, monkeypat
     assert not sent[1].any()
 
 
-# ---------------------------------------------------------------------- guidance
-
-
 @pytest.mark.slow
 def test_without_guidance_and_growth_it_is_mixmatch_bit_for_bit(make: Make) -> None:
     plain = make("mixmatch", epochs=3)
@@ -148,9 +136,6 @@ def test_the_guide_adds_its_weighted_difference_to_the_loss(make: Make, monkeypa
         losses[weight] = step(batches[-1])
     added = (losses[2.0].loss - losses[0.0].loss).item()
     assert added == pytest.approx(2 * losses[2.0].logs["guidance"].item(), rel=1e-3)
-
-
-# ---------------------------------------------------------------------- growth
 
 
 def test_disputed_samples_end_the_growth(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from labelkit.methods.few_labels.snowball_search import discover_confident, fuse_parts, mean_ranks
 from numpy.typing import NDArray
 
@@ -51,9 +49,6 @@ def by_loops(rows: Array, labels: Array, count: int, balance: str, select: str) 
             order = order[: min(10 * want, max(want, len(group) // 2))][-want:] if want else []
         chosen += order[:want]
     return chosen
-
-
-# ---------------------------------------------------------------- the specification's numbers
 
 
 def test_toy_distances_classes_and_order_are_those_of_the_specification() -> None:
@@ -126,9 +121,6 @@ def test_majority_tie_goes_to_the_class_with_the_smallest_mean_distance() -> Non
     assert labels.tolist() == [1]  # means 2.5 and 2.25
 
 
-# ---------------------------------------------------------------- brute force
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("balance", ["balanced", "global"])
 @pytest.mark.parametrize("select", ["min", "far", "max"])
@@ -154,20 +146,6 @@ def test_random_selection_is_the_specified_draw() -> None:
     assert discover_confident(rows, labels, 9, select="random", seed=5).indices.tolist() == expected
 
 
-# ---------------------------------------------------------------- invariances
-
-
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000))
-def test_order_of_the_rows_does_not_matter(seed: int) -> None:
-    rows, labels = cloud(seed)
-    order = np.random.default_rng(seed).permutation(len(rows))
-
-    shuffled = discover_confident(rows[order], labels[order], 9)
-
-    assert order[shuffled.indices].tolist() == discover_confident(rows, labels, 9).indices.tolist()
-
-
 def test_cascade_is_the_distance_between_features_side_by_side() -> None:
     first, labels = cloud(5)
     second, _ = cloud(6)
@@ -185,9 +163,6 @@ def test_ranks_let_the_classes_take_turns() -> None:
 
     assert sorted(found.rank.tolist()) == list(range(1, 13))
     assert sorted(first.tolist()) == sorted(discover_confident(rows, labels, 6).indices.tolist())
-
-
-# ---------------------------------------------------------------- rounds and shares
 
 
 def test_rounds_are_single_discoveries_one_after_the_other() -> None:
@@ -229,9 +204,6 @@ def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
         (3, 2, 2),
         (1, 2, 1),
     ]
-
-
-# ---------------------------------------------------------------- bad input
 
 
 def test_a_class_without_a_label_is_never_named() -> None:

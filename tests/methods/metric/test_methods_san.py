@@ -163,9 +163,6 @@ def test_options_that_do_not_fit_are_refused(make: Make, options: dict[str, Any]
     assert problem in str(refusal.value)
 
 
-# --- shared parts --------------------------------------------------------------------------------
-
-
 def test_centroids_are_means_of_embeddings_whatever_was_clustered() -> None:
     labels = PseudoLabels(8, 2, 3, refresh_epochs=5, seed=0)
     labels.rows = np.array([0, 2, 3, 5, 6])

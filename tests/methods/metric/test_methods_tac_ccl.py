@@ -10,8 +10,6 @@ import pytest
 import torch
 from labelkit.data.batch import Batch, ViewGeometry
 from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, compute_crop_box
-from labelkit.methods.metric.options import TACCCLConfig
-from labelkit.options.presets import available_presets, resolve
 from labelkit.store.array_files import Matches, build_match, join_matches
 from tests.fake_cuda import fake_cuda
 
@@ -115,14 +113,3 @@ def test_parts_are_squares_around_the_keypoints_inside_of_the_image() -> None:
     # keypoints all over: no more than the shorter side
     whole = compute_crop_box(np.array([-1.0, -1, 1, 1]), 100, 200, middle)
     np.testing.assert_allclose((whole + 1) / 2 * [200, 100, 200, 100], [50, 0, 150, 100])
-
-
-def test_presets_that_start_from_random_photos_pull_softly_and_late() -> None:
-    """With 0.1 and an early start embeddings became alike; digits, where they do not, are no photos."""
-    found = {name: resolve(TACCCLConfig, preset=name).config for name in available_presets(TACCCLConfig)}
-    scratch = {name for name, config in found.items() if not config.pretrained and name != "digits"}
-    assert scratch == {"omniglot", "cifar10_cpu", "sop_resnet18"}
-    for name in scratch:
-        config = found[name]
-        assert (config.ccl_weight, config.feature_weight) == (0.01, 0.003), name
-        assert config.ccl_start_epoch == 2 * config.refresh_epochs, name

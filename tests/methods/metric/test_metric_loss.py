@@ -56,18 +56,6 @@ def test_multi_similarity_is_what_the_library_and_its_miner_give() -> None:
     assert float(MultiSimilarityLoss()(embeddings, labels)) == pytest.approx(float(expected), abs=1e-12)
 
 
-def test_an_image_s_own_copy_in_the_memory_makes_no_pair() -> None:
-    reference = torch.cat([six(), six().flip(0)])
-    labels = torch.cat([LABELS, LABELS.flip(0)])
-    own = torch.arange(6)
-    positive, negative = pair_masks(LABELS, labels, own)
-    assert not positive[torch.arange(6), own].any()
-    assert not negative[torch.arange(6), own].any()
-    assert positive.sum() == 6 * 5
-    loss = MultiSimilarityLoss()(six(), LABELS, reference, labels, own)
-    assert float(loss) > float(MultiSimilarityLoss()(six(), LABELS))
-
-
 def test_unlabeled_images_change_nothing_but_the_divisor() -> None:
     embeddings = torch.cat([six(), six()[:2]])
     labels = torch.cat([LABELS, torch.tensor([-1, -1])])

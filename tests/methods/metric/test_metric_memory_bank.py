@@ -1,4 +1,4 @@
-"""The memory against pytorch-metric-learning's, and what it does better."""
+"""The memory against pytorch-metric-learning's, and what refilling leaves of it."""
 
 import pytest
 import torch
@@ -31,29 +31,6 @@ def test_the_loss_over_the_memory_is_the_librarys(size: int) -> None:
         kept, kept_rows, own = memory.enqueue(embeddings, rows)
         ours = loss(embeddings, labels, kept, labels_of[kept_rows], own)
         assert float(ours) == pytest.approx(float(library(embeddings, labels)), abs=1e-6)
-
-
-def test_the_oldest_entries_go_first() -> None:
-    memory = MemoryBank(6, 1)
-    for start in (0, 4, 8):
-        rows = torch.arange(start, start + 4)
-        kept, kept_rows, own = memory.enqueue(rows[:, None].float(), rows)
-    assert sorted(kept_rows.tolist()) == [6, 7, 8, 9, 10, 11]
-    assert kept_rows[own].tolist() == [8, 9, 10, 11]
-    assert kept[:, 0].tolist() == [float(row) for row in kept_rows.tolist()]
-
-
-def test_new_labels_hold_for_old_entries() -> None:
-    memory, loss = MemoryBank(12, DIM), MultiSimilarityLoss()
-    for embeddings, _, rows in batches(3):
-        kept, kept_rows, own = memory.enqueue(embeddings, rows)
-    relabeled = torch.tensor([0, 1, 0, 1] * 3)
-    again = MemoryBank(12, DIM)
-    for fresh, _, rows in batches(3):
-        anew, anew_rows, anew_own = again.enqueue(fresh, rows)
-    first = loss(embeddings, relabeled[rows], kept, relabeled[kept_rows], own)
-    second = loss(fresh, relabeled[rows], anew, relabeled[anew_rows], anew_own)
-    assert float(first) == float(second)
 
 
 def test_refilling_forgets_what_was_there() -> None:

@@ -134,9 +134,6 @@ def test_frozen_normalization_keeps_its_statistics_but_not_that_of_attention() -
     assert network.backbone.net.block1[1].weight.requires_grad
 
 
-# --- assembly ------------------------------------------------------------------------------------
-
-
 def with_assembly(backbone: str, before: str, **options: Any) -> MetricNetwork:
     size = options.pop("image_size", None)
     network = build(backbone, embed_dim=8, image_size=size, seed=1).eval()

@@ -74,8 +74,3 @@ def test_cross_entropy_is_log_c_when_all_logits_agree_and_weights_multiply_it() 
 )
 def test_uniformity_of_worked_examples(vectors: list[tuple[float, float]], expected: float) -> None:
     assert float(UniformityLoss()(torch.tensor(vectors, dtype=torch.float64))) == pytest.approx(expected, abs=1e-6)
-
-
-def test_uniformity_of_a_simplex_is_its_lower_bound() -> None:
-    simplex = torch.eye(10, dtype=torch.float64) - 0.1
-    assert float(UniformityLoss()(simplex)) == pytest.approx(-40 / 9)

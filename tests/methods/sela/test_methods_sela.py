@@ -28,9 +28,6 @@ def _visited(setup: Any, how: FullPass) -> dict[int, torch.Tensor]:
     return dict(zip(rows.tolist(), features, strict=True))
 
 
-# ---------------------------------------------------------------------- labels to begin with
-
-
 @pytest.mark.parametrize("clusters", [(20,), (7, 64, 13, 2)])
 def test_first_labels_are_balanced_and_differ_between_heads(make: Make, clusters: Any) -> None:
     """T15: each cluster has the floor or the ceiling of n / k images."""
@@ -40,9 +37,6 @@ def test_first_labels_are_balanced_and_differ_between_heads(make: Make, clusters
         counts = np.bincount(tables[head].numpy(), minlength=k)
         assert set(counts.tolist()) <= {64 // k, math.ceil(64 / k)}
     assert not torch.equal(tables[0], tables[1])
-
-
-# ---------------------------------------------------------------------- when
 
 
 def at_times(monkeypatch: pytest.MonkeyPatch, *times: float) -> None:
@@ -60,9 +54,6 @@ def test_all_heads_are_renewed_at_times_inside_epochs(
     # 1.1 is first reached at step 5 (1.25), which also passes 1.2: at most one at a step
     assert [event["step"] for event in _events(tmp_path / "run")] == [2, 2, 5, 5, 8, 8]
     assert int(setup.method.labels.num_optimizations) == 2
-
-
-# ---------------------------------------------------------------------- from what
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_the_heads(make: Make) -> None:
@@ -159,9 +150,6 @@ def test_a_prior_is_read_from_a_file(make: Make, tmp_path: Path) -> None:
     assert sorted(setup.method.labels.prior(0).tolist()) == [0.125, 0.125, 0.25, 0.5]
 
 
-# ---------------------------------------------------------------------- bad input
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -188,9 +176,6 @@ def test_optimization_times_match_the_worked_numbers() -> None:
     gaps = np.diff(compute_optimization_times("official-uniform", 400, 400))
     assert gaps == pytest.approx(401.0001 / 399)
     assert all(compute_optimization_times(kind, 7, 1) == (0,) for kind in ("uniform", "quadratic", "official-uniform"))
-
-
-# ---------------------------------------------------------------------- monitor and processes
 
 
 def test_the_heads_are_scored_against_the_truth(make: Make, prepared: PreparedData) -> None:

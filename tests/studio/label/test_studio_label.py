@@ -17,7 +17,7 @@ from labelkit.commands.suggest.suggest import suggest_images
 from labelkit.data.registry import load_dataset
 from labelkit.errors import DatasetError
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import read_result
+from labelkit.store.results import read_result, write_result
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
 from tests.running import read_table
@@ -47,6 +47,11 @@ def label(store: EmbeddingStore, path: Path, **options: Any) -> dict[str, Any]:
 
 def suggest(store: EmbeddingStore, out: Path, **options: Any) -> dict[str, Any]:
     return suggest_images(SuggestConfig(index=store.path, out=out, **{"num_images": 3, **options})).values
+
+
+def write_groups(store: EmbeddingStore, confidence: Any) -> None:
+    arrays = {"cluster_ids": np.repeat([0, 1, 2], PER_BLOB), "confidence": confidence, "names": ["a", "b", "c"]}
+    write_result(store, "groups", kind="clusters", arrays=arrays, params={}, stage="test")
 
 
 def test_labels_are_kept_with_where_they_come_from(store: EmbeddingStore, tmp_path: Path) -> None:
@@ -145,12 +150,7 @@ def test_the_least_certain_image_is_between_two_classes(make_store: Any, tmp_pat
 
 
 def test_confidence_of_a_result_is_what_is_uncertain(store: EmbeddingStore, tmp_path: Path) -> None:
-    from labelkit.store.results import write_result
-
-    confidence = np.linspace(0.5, 1, store.n).astype(np.float32)[::-1].copy()
-    ids = np.repeat([0, 1, 2], PER_BLOB)
-    arrays: dict[str, Any] = {"cluster_ids": ids, "confidence": confidence, "names": ["a", "b", "c"]}
-    write_result(store, "groups", kind="clusters", arrays=arrays, params={}, stage="test")
+    write_groups(store, np.linspace(1, 0.5, store.n).astype(np.float32))
     told = suggest(store, tmp_path / "a.csv", strategy="uncertainty", result="groups", duplicate_share=0)
 
     assert [image["path"] for image in told["images"]] == ["0035.png", "0034.png", "0033.png"]
@@ -158,12 +158,8 @@ def test_confidence_of_a_result_is_what_is_uncertain(store: EmbeddingStore, tmp_
 
 
 def test_suggestions_say_how_many_images_they_stand_for(store: EmbeddingStore, tmp_path: Path) -> None:
-    from labelkit.store.results import write_result
-
     confidence = np.linspace(0.5, 1, store.n).astype(np.float32)
-    ids = np.repeat([0, 1, 2], PER_BLOB)
-    arrays: dict[str, Any] = {"cluster_ids": ids, "confidence": confidence, "names": ["a", "b", "c"]}
-    write_result(store, "groups", kind="clusters", arrays=arrays, params={}, stage="test")
+    write_groups(store, confidence)
     known = write(tmp_path / "known.csv", "0000.png,a", "0012.png,b")
     told = suggest(store, tmp_path / "a.csv", labels=known, result="groups", num_images=1)
     plain = suggest(store, tmp_path / "b.csv", labels=known, num_images=1)

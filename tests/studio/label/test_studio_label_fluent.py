@@ -59,27 +59,6 @@ def grouped_colors(folder: Path, count: int, side: int) -> Path:
     return made
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """10,000 images of 200 colors."""
-    return grouped_colors(tmp_path_factory.mktemp("many"), IMAGES, 32)
-
-
-@pytest.fixture(params=["file", "server"])
-def page(request: pytest.FixtureRequest, browser: Any, index: Path) -> Iterator[Any]:
-    """The page with all images in its grid."""
-    if request.param == "file":
-        out = index.with_name("report.html")
-        write_report(ReportConfig(index=index, out=out, projection="pca", overwrite=True))
-        yield from shown(browser, out)
-        return
-    served = Serving(index)
-    try:
-        yield from shown(browser, served.link)
-    finally:
-        served.stop()
-
-
 def shown(browser: Any, url: str | Path) -> Iterator[Any]:
     opened = Opened(browser, url, "html[data-ready]")
     opened.page.locator("#work-groups .entry", has_text="all images").click()
@@ -89,9 +68,13 @@ def shown(browser: Any, url: str | Path) -> Iterator[Any]:
 
 
 @pytest.mark.timeout(600)
-def test_ten_thousand_images_scroll_fluently(page: Any) -> None:
-    assert "10,000" in page.locator("#work-view").inner_text()
-    assert scrolled(page) < 200
+def test_ten_thousand_images_of_a_file_scroll_and_are_rejected_and_taken_back(browser: Any, tmp_path: Path) -> None:
+    index, out = grouped_colors(tmp_path, IMAGES, 32), tmp_path / "report.html"
+    write_report(ReportConfig(index=index, out=out, projection="pca"))
+    for page in shown(browser, out):
+        assert "10,000" in page.locator("#work-view").inner_text()
+        assert scrolled(page) < 200
+        reject_all_and_undo(page, "10,000")
 
 
 @pytest.mark.timeout(600)
@@ -144,7 +127,3 @@ def metric(devtools: Any, name: str) -> float:
     """What Chromium counts: TaskDuration is the processor time of the page's thread so far."""
     metrics = devtools.send("Performance.getMetrics")["metrics"]
     return float(next(one["value"] for one in metrics if one["name"] == name))
-
-
-def test_an_action_on_all_images_is_quick(page: Any) -> None:
-    reject_all_and_undo(page, "10,000")
