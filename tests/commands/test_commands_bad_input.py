@@ -71,9 +71,6 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-# --- how inputs go wrong -------------------------------------------------------------------------
-
-
 def nothing(place: Place) -> None:
     """Leave everything as it is."""
 
@@ -306,9 +303,6 @@ def test_half_precision_on_a_cpu_is_told(labelkit: Any, place: Place, command: s
     assert "--precision fp16: requires a GPU. On a CPU, use --precision bf16 or float32" in answer.err
 
 
-# --- a full disk ---------------------------------------------------------------------------------
-
-
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """Let the system refuse to write files above ``size`` bytes, as a full disk does in the middle of one."""
@@ -393,9 +387,6 @@ def test_a_full_disk_leaves_no_half_result(
     assert f"{place.folder / made}: the disk is full" in answer.err
     assert snapshot(place.folder).keys() == {"photos.h5"}
     assert labelkit(*words(command, place), "-q").out == f"{place.folder / made}\n"
-
-
-# --- no permission -------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

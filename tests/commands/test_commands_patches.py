@@ -42,9 +42,6 @@ def all_patches(index: Path) -> np.ndarray:
     return np.concatenate([block.features for block in blocks]).astype(np.float32)
 
 
-# --- embed ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_stored_patches_are_the_networks_own_in_half_precision(dense: Path, photos: Path) -> None:
     network = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
@@ -122,9 +119,6 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-# --- cluster -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("algorithm", ["k-means", "spherical-k-means"])
 def test_every_patch_gets_its_nearest_centroid(
     copied: Path, labelkit: Labelkit, monkeypatch: pytest.MonkeyPatch, algorithm: str
@@ -144,9 +138,6 @@ def test_every_patch_gets_its_nearest_centroid(
     np.testing.assert_allclose(distances[np.arange(len(ids)), ids], distances.min(axis=1), atol=1e-5)
     assert answer.json["sizes"] == np.bincount(ids, minlength=3).tolist()
     assert answer.json["sample"] == 200
-
-
-# --- retrieve ------------------------------------------------------------------------------------
 
 
 def brute_force(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
@@ -213,9 +204,6 @@ def test_places_that_are_none_are_told(
 ) -> None:
     answer = labelkit("retrieve", "--index", dense, *options)
     assert (answer.code, message in answer.err) == (code, True), answer.err
-
-
-# --- pictures ------------------------------------------------------------------------------------
 
 
 def test_a_picture_of_patches_tells_the_nearest_of_each_image(dense: Path, tmp_path: Path, labelkit: Labelkit) -> None:

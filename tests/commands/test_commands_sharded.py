@@ -221,9 +221,6 @@ def test_pack_puts_shards_into_one_file_with_the_results(
     assert again.code == 2
 
 
-# ---- damage
-
-
 def damage(path: Path, kind: str) -> None:
     if kind == "lost":
         path.unlink()

@@ -33,9 +33,6 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-# ---- verify
-
-
 def test_verify_finds_the_golden_files_whole(labelkit: Labelkit, golden: Path, run: Path) -> None:
     answer = labelkit("verify", "--index", golden, "--json")
     assert answer.code == 0, answer.err
@@ -115,9 +112,6 @@ def test_verify_looks_for_no_files_of_a_set_without_any(labelkit: Labelkit, tmp_
     assert (answer.code, "come from a bundled or generated dataset" in answer.err) == (2, True), answer.err
 
 
-# ---- pack
-
-
 @pytest.mark.slow
 def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, index: Path, tmp_path: Path) -> None:
     assert labelkit("discover", "head", "--index", index).code == 0
@@ -167,9 +161,6 @@ def test_pack_says_that_patches_stay(labelkit: Labelkit, golden: Path, tmp_path:
     assert "s.h5.patches" in answer.err
     packed, format_1_0 = open_store(tmp_path / "all.h5"), open_store(FORMATS / "packed-1.0.h5")
     assert (packed.content_digest, packed.packed_results) == (format_1_0.content_digest, format_1_0.packed_results)
-
-
-# ---- status
 
 
 def test_status_of_a_finished_store(labelkit: Labelkit, golden: Path) -> None:

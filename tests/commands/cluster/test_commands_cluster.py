@@ -136,6 +136,3 @@ def test_rows_without_a_direction_are_named_where_direction_counts(make_store: A
     with pytest.raises(StoreError, match=r"1 embeddings are all zeros.*0001\.png"):
         cluster_store(SphericalKMeansConfig(index=store.path, num_clusters=2))
     cluster_store(KMeansConfig(index=store.path, num_clusters=2))
-
-
-# ---- bad input

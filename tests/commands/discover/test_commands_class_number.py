@@ -175,9 +175,6 @@ def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> N
     assert result["searched"] == [6, 12]
 
 
-# ---- bad input, as the command line meets it
-
-
 @pytest.mark.slow
 def test_an_old_config_is_read_or_refused_for_its_criterion_alone(
     labelkit: Any, blobs: EmbeddingStore, tmp_path: Path

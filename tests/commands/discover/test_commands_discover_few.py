@@ -51,9 +51,6 @@ def write_labels(path: Path, labels: dict[int, str]) -> Path:
     return path
 
 
-# --- what is written -----------------------------------------------------------------------------
-
-
 def test_result_holds_what_the_algorithm_finds(store: EmbeddingStore) -> None:
     told = snowball(store, rounds=2)
     expected = discover_confident(blob_rows(), LABELS, "double", 2)
@@ -132,9 +129,6 @@ def test_a_result_keeps_its_name_and_table(store: EmbeddingStore, tmp_path: Path
     assert told["csv"] == tmp_path / "near.csv"
 
 
-# --- options -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -198,9 +192,6 @@ def test_only_rows_of_the_split_are_used(make_store: Any) -> None:
     assert read_result(made, "snowball").arrays["discovered_rows"].tolist() == rows[expected.indices].tolist()
 
 
-# --- where labels come from ----------------------------------------------------------------------
-
-
 def test_labels_of_a_file_replace_those_of_the_store_if_asked(store: EmbeddingStore, tmp_path: Path) -> None:
     file = write_labels(tmp_path / "few.csv", {5: "class-0", 25: "class-1", 45: "class-2", 46: "class-2"})
     told = snowball(store, labels=file, own_labels=False, count=8)
@@ -245,9 +236,6 @@ def test_labels_are_drawn_to_measure(store: EmbeddingStore) -> None:
     assert told["labels"] == 6
 
 
-# --- the truth is for the report -----------------------------------------------------------------
-
-
 def test_report_counts_errors_against_the_hidden_labels(store: EmbeddingStore) -> None:
     truth = snowball(store, rounds=2, per_class=6)["truth"]
     found = discover_confident(blob_rows(), LABELS, 18, 2)
@@ -280,9 +268,6 @@ def test_another_truth_changes_the_report_and_nothing_else(make_store: Any, disc
         np.testing.assert_array_equal(values, results[1].arrays[name])
     for key in ("discovered", "exhausted", "warnings", "per_class"):
         assert told[0][key] == told[1][key]
-
-
-# --- through the command line, and what can go wrong ---------------------------------------------
 
 
 def test_a_class_without_a_label_is_refused_or_skipped(labelkit: Any, make_store: Any) -> None:

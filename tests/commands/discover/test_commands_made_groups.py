@@ -82,9 +82,6 @@ def test_a_number_is_given_or_searched() -> None:
         DiscoverCategoriesConfig(index=Path("x.h5"), num_classes=3, max_classes=5)
 
 
-# ---- bad input
-
-
 def test_rows_that_are_all_equal_are_said_to_be(make_store: Any) -> None:
     with pytest.raises(DatasetError, match="embeddings are identical"):
         categories(make_store(np.ones((30, 4))))

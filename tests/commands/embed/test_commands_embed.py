@@ -81,9 +81,6 @@ def test_other_images_of_the_same_names_are_another_data_set(
     assert "is not the dataset on which the run was trained" in " ".join(labelkit(*words, data).err.split())
 
 
-# --- what is stored ------------------------------------------------------------------------------
-
-
 def test_rows_are_the_images_sorted_by_name_with_their_classes(embedded: Path) -> None:
     store = open_store(embedded)
 
@@ -134,9 +131,6 @@ def test_columns_of_old_classes_come_first_in_class_order(photos: Path, trained:
     np.testing.assert_array_equal(swapped.extras["logits"], plain.extras["logits"][:, [1, 0, 2, 3]])
 
 
-# --- which labels --------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_truth_that_training_did_not_have_does_not_change_the_split(
     labelkit: Any, photos: Path, small: tuple[str | Path, ...], tmp_path: Path
@@ -171,9 +165,6 @@ def test_labels_of_test_images_are_never_usable(photos: Path, tmp_path: Path) ->
     assert store.labeled is not None
     assert store.labeled[store.rows("train")].sum() == 24
     assert store.labeled[store.rows("test")].sum() == 0
-
-
-# --- again, over, stopped ------------------------------------------------------------------------
 
 
 def test_another_store_in_the_way_stays_unless_overwrite_is_given(photos: Path, index: Path) -> None:
@@ -268,9 +259,6 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-# --- images that cannot be read ------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_broken_images_are_left_out_and_listed_with_their_reasons(broken: Path, trained: Path, tmp_path: Path) -> None:
     result = embed_images(
@@ -300,9 +288,6 @@ def test_more_broken_images_than_allowed_are_an_error(
     assert "ant/zero.png: empty file" in str(caught.value)
     assert "--max-bad" in caught.value.remedy
     assert not (tmp_path / "x.h5").exists()
-
-
-# --- models that cannot be used ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])

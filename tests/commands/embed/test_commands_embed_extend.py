@@ -181,9 +181,6 @@ def test_a_lost_shard_is_linked_again_by_the_command_that_its_error_names(
     assert shards_of(old.path).items() <= shards_of(out).items()
 
 
-# ---- what cannot be extended
-
-
 @pytest.mark.parametrize(
     ("options", "key"),
     [
@@ -216,9 +213,6 @@ def test_another_image_of_a_known_name_is_refused(old: EmbeddingStore, photos: P
     Image.linear_gradient("L").save(tmp_path / "photos" / "bee" / "05.png")
     with pytest.raises(Mismatch, match=r"1 of its images have changed .*, first: bee/05\.png"):
         embed(tmp_path / "x.h5", tmp_path / "photos", extend=old.path)
-
-
-# ---- commands on an extended store, whose names are not sorted
 
 
 @pytest.mark.parametrize(

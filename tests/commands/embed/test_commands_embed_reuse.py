@@ -83,9 +83,6 @@ def test_a_store_with_copied_rows_is_that_from_scratch_but_for_last_bits(
     assert not once.differences(scratch)
 
 
-# ---- stops and several processes
-
-
 def test_a_run_that_is_stopped_and_resumed_gives_the_bytes_of_one_run(
     old: EmbeddingStore,
     once: EmbeddingStore,
@@ -136,9 +133,6 @@ def test_a_resumed_run_keeps_what_it_planned_when_images_are_added(
     store = embed(tmp_path / "new.h5", folder, reuse=old.path, max_bad=0.1)
 
     assert store.path.read_bytes() == once.path.read_bytes()
-
-
-# ---- what cannot be reused
 
 
 @pytest.mark.parametrize(

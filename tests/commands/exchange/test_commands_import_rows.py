@@ -372,9 +372,6 @@ def test_names_and_labels_of_anndata_are_read_or_asked_for(
     assert answer.json["left_out"] == ["obsm"]
 
 
-# ---- commands over such a store
-
-
 @pytest.fixture
 def imported(labelkit: Any, tmp_path: Path) -> Path:
     """Twelve rows around three directions, with labels, without images."""
@@ -393,9 +390,6 @@ def test_imported_rows_are_clustered_scored_and_searched(labelkit: Any, imported
     assert searched.json["recall"]["1"] == 1.0
     found = labelkit("retrieve", "--index", imported, "--query-rows", "0", "-k", "4", "--skip-duplicates", "--json")
     assert found.code == 0, found.err
-
-
-# ---- what cannot be used
 
 
 def refusal(labelkit: Any, tmp_path: Path, *words: object, code: int = 3) -> str:
@@ -493,9 +487,6 @@ def test_length_one_is_checked_not_believed(labelkit: Any, tmp_path: Path) -> No
     rows[1, 1] = 1.01
     np.save(tmp_path / "x.npy", rows)
     assert "x.npy row 1: has norm 1.01, but --normalized requires 1" in refusal(labelkit, tmp_path, *words)
-
-
-# ---- files made to do harm
 
 
 def soft_link(file: h5py.File) -> None:

@@ -69,9 +69,6 @@ COPIES = [
 BURST = ("11-moved.png", "11.png", "same scene")
 
 
-# --- duplicates ---
-
-
 @pytest.mark.slow
 def test_copies_and_bursts_are_listed_with_the_better_image_first(copied: Path, tmp_path: Path) -> None:
     out = tmp_path / "duplicates.csv"
@@ -190,9 +187,6 @@ def test_with_a_cache_only_new_images_are_read_and_nothing_else_is_found(
     assert read == []
 
 
-# --- odd ---
-
-
 @pytest.fixture
 def with_odd(photos: Path) -> Path:
     """The photos with an image for each reason."""
@@ -248,9 +242,6 @@ def test_row_far_from_all_others_is_unlike_them(tmp_path: Path) -> None:
         find_outliers(FindOddConfig(index=index, out=tmp_path / "other.csv", sheet=tmp_path / "odd.png"))
 
 
-# --- mislabeled ---
-
-
 @pytest.fixture
 def colors(tmp_path: Path, rng: np.random.Generator) -> Path:
     """Six red, six green and six blue squares in a flat folder."""
@@ -290,9 +281,6 @@ def test_wrong_labels_are_listed_with_what_they_seem_to_be(colors: Path, tmp_pat
     assert "1 labels cannot be checked, because no other image has the same label" in answer.err
     with Image.open(sheet) as drawn:
         assert drawn.width > 6 * 100
-
-
-# --- novel ---
 
 
 @pytest.fixture
@@ -390,9 +378,6 @@ def test_a_store_of_other_images_or_groups_in_place_of_answers_are_refused(
     answer = labelkit(*words, "--answer", "categories")
     assert answer.code == 3
     assert "not predictions" in answer.err
-
-
-# --- what stands in the way ---
 
 
 @pytest.mark.parametrize("command", ["duplicates", "odd"])

@@ -99,9 +99,6 @@ def test_black_pixels_are_near_nothing(tmp_path: Path, pictures: list[Image.Imag
         retrieve(tmp_path / "x.h5", tmp_path / "set" / "black.png", k=1)
 
 
-# --- the model -----------------------------------------------------------------------------------
-
-
 def test_another_model_is_refused(
     labelkit: Any, embedded: Path, photos: Path, small: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
@@ -146,9 +143,6 @@ def test_weights_of_a_file_are_found_again_or_asked_for(
     assert answer["queries"][0]["hits"][0]["sample_id"] == "dog/11.png"
 
 
-# --- what is shown -------------------------------------------------------------------------------
-
-
 def test_the_sheet_shows_the_query_and_its_hits(labelkit: Any, embedded: Path, photos: Path, tmp_path: Path) -> None:
     words = ("--index", embedded, "--query", photos / "ant", "-k", 3, "--sheet", tmp_path / "sheet.png")
 
@@ -177,9 +171,6 @@ def test_the_sheet_asks_for_images_that_are_gone(embedded: Path, photos: Path, t
     assert "--dataset" in caught.value.remedy
     retrieve(tmp_path / "x.h5", query, k=2, sheet=tmp_path / "s.png", dataset=str(photos))
     assert (tmp_path / "s.png").exists()
-
-
-# --- queries without a model ---------------------------------------------------------------------
 
 
 def test_another_store_of_the_same_model_gives_queries(
@@ -217,9 +208,6 @@ def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, phot
 def test_options_that_do_not_fit_are_refused(embedded: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         retrieve(embedded, **{"k": 1, **options})
-
-
-# --- filters and duplicates ------------------------------------------------------------------------
 
 
 def expected_rows(index: Path, row: int, passes: Any, k: int) -> list[int]:
@@ -273,9 +261,6 @@ def test_hits_go_to_a_csv_and_a_result(index: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(result.arrays["query_rows"], [3, 40])
     rows = [[hit["row"] for hit in query["hits"]] for query in answer["queries"]]
     np.testing.assert_array_equal(result.arrays["neighbor_rows"], rows)
-
-
-# --- indexes ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -12,8 +12,6 @@ from tests.row_heads import BATCHES, HEADS
 from tests.running import Labelkit, MakeStore
 from tests.tiers import quick_every
 
-# ---------------------------------------------------------------------- heads that use no labels
-
 
 def blobs(rng: np.random.Generator, count: int = 4, size: int = 12) -> tuple[np.ndarray, np.ndarray]:
     """Rows around orthogonal directions, far apart, and which of them each is of."""
@@ -69,9 +67,6 @@ def test_a_head_learns_the_self_labels_of_another_run(labelkit: Labelkit, tmp_pa
     answer = labelkit(*words, "--seed", 1, "--labels-from", tmp_path / "first", "--out", tmp_path / "second")
     assert answer.code == 0, answer.err
     assert np.array_equal(self_labels(tmp_path / "first"), self_labels(tmp_path / "second"))
-
-
-# ---------------------------------------------------------------------- heads for search
 
 
 @pytest.mark.slow

@@ -26,9 +26,6 @@ def rows_of(store: EmbeddingStore) -> dict[str, np.ndarray]:
     return dict(zip(store.sample_ids, np.asarray(store.embeddings), strict=True))
 
 
-# ---------------------------------------------------------------------- the chain
-
-
 @pytest.mark.parametrize("method", EACH_HEAD)
 def test_a_head_trains_on_the_rows_of_a_store_and_makes_rows_of_a_new_one(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str
@@ -98,9 +95,6 @@ def test_a_head_stopped_and_resumed_has_the_same_bits(
     resumed = labelkit(*words, "--out", tmp_path / "cut", "--resume")
     assert resumed.code == 0, resumed.err
     assert resumed.json["weights_fingerprint"] == whole["weights_fingerprint"]
-
-
-# ---------------------------------------------------------------------- views of a store
 
 
 @pytest.fixture(scope="module")
@@ -176,9 +170,6 @@ def test_changes_of_rows_are_refused_where_views_stand_for_them(
     assert answer.code == 2
     assert f"{option} has no effect with --row-views on" in answer.err
     assert labelkit(*words, "--row-views", "off", "--dry-run").code == 0
-
-
-# ---------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
