@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.algorithms.neighbors import knn
-from labelkit.methods.metric.options import SANConfig
 from labelkit.store.embeddings import open_store
 from labelkit.training.checkpoint import load_checkpoint
 from tests.row_heads import BATCHES, HEADS
@@ -87,10 +86,3 @@ def test_labels_bring_rows_of_a_class_together(
     # noise says nothing of these classes
     assert found(rows) < 0.5
     assert found(np.asarray(open_store(made).embeddings)) > 0.9
-
-
-def test_rows_refuse_all_options_of_the_module() -> None:
-    panels = {name: (field.json_schema_extra or {}).get("panel") for name, field in SANConfig.model_fields.items()}
-    assert {name for name, panel in panels.items() if panel == "Assembly"} - {"san"} <= set(
-        SANConfig.row_excluded_options
-    )
