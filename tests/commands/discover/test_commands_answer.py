@@ -442,7 +442,8 @@ def test_files_are_made_next_to_the_store_and_not_replaced_unasked(labelkit: Any
     named = labelkit(*words, "--result", "answer")
     assert named.code in (2, 3)
     assert "exists" in named.err
-    assert labelkit(*words, "--result", "second", "--overwrite").code == 0
+    assert labelkit(*words, "--overwrite").code == 0
+    assert labelkit(*words, "--result", "second", "-q").code == 0
     assert (tmp_path / "made.second.csv").exists()
 
 

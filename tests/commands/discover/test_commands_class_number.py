@@ -169,6 +169,13 @@ def test_an_old_config_is_read_or_refused_for_its_criterion_alone(
     )
 
 
+def test_as_many_groups_as_labeled_classes_at_least(labelkit: Any, blobs: EmbeddingStore) -> None:
+    answer = labelkit("cluster", "ss-kmeans", "--index", blobs.path, "--num-clusters", "2")
+
+    assert answer.code == 2
+    assert "--num-clusters: 2 is less than 3, the number of labeled classes" in answer.err
+
+
 @pytest.mark.parametrize("labeled", [None, [1, 0, 1, 0]])
 def test_too_few_rows_are_refused(labelkit: Any, make_store: Any, labeled: list[int] | None) -> None:
     columns = {} if labeled is None else {"labels": [0, 0, 1, 1], "labeled": labeled, "old_classes": [1, 1]}
