@@ -23,13 +23,6 @@ def test_people_see_what_is_there_where_the_rest_comes_from_and_what_is_wrong(
     assert f"Run `tar -xf {tmp_path}/fgvc-aircraft-2013b.tar.gz -C {tmp_path}`." in shown
 
 
-def test_one_set_that_is_whole_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["datasets", "--dataset", "digits"]) == 0
-    captured = capsys.readouterr()
-    assert "1,797" in captured.out
-    assert captured.err == ""
-
-
 def test_one_set_that_is_not_whole_is_shown_and_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_cub(tmp_path / "CUB_200_2011")
     (tmp_path / "CUB_200_2011/images/001.Auk/Auk_0046.jpg").unlink()
@@ -40,9 +33,13 @@ def test_one_set_that_is_not_whole_is_shown_and_exits_3(tmp_path: Path, capsys: 
     assert "train: expected 6 images, found 5" in captured.err
 
 
-def test_an_unknown_set_exits_2_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_set_exits_2_with_the_known_ones_and_a_whole_one_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["datasets", "--dataset", "bird"]) == 2
     assert "Choose one of: digits, cifar10" in capsys.readouterr().err
+    assert main(["datasets", "--dataset", "digits"]) == 0  # which is whole
+    captured = capsys.readouterr()
+    assert "1,797" in captured.out
+    assert captured.err == ""
 
 
 def test_training_on_a_set_that_does_not_match_its_class_list_exits_3(

@@ -45,42 +45,29 @@ def test_what_was_done_before_says_nothing_of_the_time_left(capsys: pytest.Captu
     assert capsys.readouterr().err.splitlines() == ["train: 7/10, 18 s left", "train: 7/10, done in 6 s"]
 
 
-def test_short_work_is_not_mentioned(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
-    with LineProgress(seconds=5, clock=clock).task("embed", total=2) as task:
-        clock.now += 1
-        task.advance(2)
-    assert capsys.readouterr().err == ""
-
-
-def test_work_that_cannot_be_counted_tells_its_time_alone(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
-    with LineProgress(seconds=5, clock=clock).task("map"):
-        clock.now += 7
-    assert capsys.readouterr().err == "map: done in 7 s\n"
-
-
-def test_work_without_known_length_counts_up(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
-    with LineProgress(seconds=5, clock=clock).task("search") as task:
+def test_work_without_known_length_counts_up_and_short_work_is_not_mentioned(
+    capsys: pytest.CaptureFixture[str], clock: Clock
+) -> None:
+    progress = LineProgress(seconds=5, clock=clock)
+    with progress.task("search") as task:
         clock.now += 6
         task.advance(1, classes=12)
-    assert capsys.readouterr().err.splitlines() == ["search: 1, classes 12", "search: 1, done in 6 s, classes 12"]
+    with progress.task("map"):
+        clock.now += 7
+    with progress.task("embed", total=2) as task:
+        clock.now += 1
+        task.advance(2)
+    told = ["search: 1, classes 12", "search: 1, done in 6 s, classes 12", "map: done in 7 s"]
+    assert capsys.readouterr().err.splitlines() == told
 
 
-def test_messages_and_warnings_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = LineProgress()
-    progress.message("resumed at epoch 3")
-    progress.warning("2 images were skipped")
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == "resumed at epoch 3\nwarning: 2 images were skipped\n"
-
-
-def test_quiet_leaves_only_warnings(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = WarningProgress()
-    with progress.task("embed", total=1) as task:
-        task.advance()
-    progress.message("hello")
-    progress.warning("careful")
-    assert capsys.readouterr().err == "warning: careful\n"
+def test_messages_and_warnings_go_to_stderr_and_quiet_leaves_only_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    for progress, told in ((LineProgress(), "hello\nwarning: careful\n"), (WarningProgress(), "warning: careful\n")):
+        with progress.task("embed", total=1) as task:
+            task.advance()
+        progress.message("hello")
+        progress.warning("careful")
+        assert capsys.readouterr() == ("", told)
 
 
 def test_on_a_terminal_one_line_changes_and_messages_stand_above_it(
@@ -110,22 +97,19 @@ def test_the_kind_of_progress_follows_terminal_options_and_rank(monkeypatch: pyt
     assert type(create_progress_display(Output())) is Progress
 
 
-def test_library_users_hear_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = current_progress()
-    with progress.task("embed", total=1) as task:
-        task.advance(1, loss=1.0)
-    progress.message("hello")
-    progress.warning("careful")
-    captured = capsys.readouterr()
-    assert captured.out + captured.err == ""
-
-
-def test_who_listens_is_limited_to_the_with_block() -> None:
+def test_who_listens_is_limited_to_the_with_block_and_library_users_hear_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     before = current_progress()
     listener = LineProgress()
     with use_progress(listener):
         assert current_progress() is listener
     assert current_progress() is before
+    with before.task("embed", total=1) as task:
+        task.advance(1, loss=1.0)
+    before.message("hello")
+    before.warning("careful")
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(8.4, "8 s"), (204, "3.4 min"), (7560, "2.1 h")])

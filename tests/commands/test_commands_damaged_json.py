@@ -34,7 +34,6 @@ READERS = {
 
 
 def damage(path: Path, content: bytes | None) -> None:
-    """Put something else in place of a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     if content is None:

@@ -30,14 +30,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize(("make", "again", "name", "option"), OUTPUTS.values(), ids=OUTPUTS.keys())
 def test_output_that_is_there_is_told_in_the_same_words_with_exit_code_2(
-    labelkit: Any,
-    tmp_path: Path,
-    index: Path,
-    photos: Path,
-    make: str,
-    again: str,
-    name: str,
-    option: str,
+    labelkit: Any, tmp_path: Path, index: Path, photos: Path, make: str, again: str, name: str, option: str
 ) -> None:
     names = {"tmp": tmp_path, "index": index, "photos": photos}
     made = labelkit(*make.format(**names).split())
@@ -55,7 +48,6 @@ def test_output_that_is_there_is_told_in_the_same_words_with_exit_code_2(
 
 
 TEXTS = {
-    "notes for a table": ("labels.csv", "# 12 May: ask Ann, then label\n", "export --index {index} --out {out}"),
     "prose for a table": ("letter.csv", "Dear Ann\n", "export --index {index} --out {out}"),
     "a table for a page": ("page.html", "path,label\na.jpg,cat\n", "report --index {index} --out {out}"),
     "somebody's page": ("page.html", "<!doctype html><p>mine</p>\n", "report --index {index} --out {out}"),

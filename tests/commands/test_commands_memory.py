@@ -18,9 +18,6 @@ def test_half_is_for_rows_and_a_quarter_for_a_block() -> None:
     assert block_bytes(config, 1 << 30) == 25 << 20
     assert block_bytes(config, 1 << 20) == 1 << 20
     assert block_bytes(bounded("1B"), 1 << 20) == 1
-
-
-def test_without_a_bound_rows_are_held_and_blocks_are_as_large_as_they_may_be() -> None:
     assert fits_in_memory(bounded(None), 1 << 60)
     assert block_bytes(bounded(None), 1 << 30) == 1 << 30
 

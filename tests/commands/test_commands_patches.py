@@ -42,9 +42,6 @@ def all_patches(index: Path) -> np.ndarray:
     return np.concatenate([block.features for block in blocks]).astype(np.float32)
 
 
-# --- embed ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_stored_patches_are_the_networks_own_in_half_precision(dense: Path, photos: Path) -> None:
     network = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
@@ -105,11 +102,7 @@ def test_regions_are_what_a_center_crop_keeps() -> None:
     ("options", "code", "message"),
     [
         (("--backbone", "pixels", "--image-size", 8, "--dense"), 2, "pixels: has no feature map"),
-        (
-            (*NETWORK, "--dense", "--patches-per-image", 17),
-            2,
-            "17 patches were requested, but each image has only 4 x 4",
-        ),
+        ((*NETWORK, "--dense", "--patches-per-image", 17), 2, "17 patches were requested, but each image has only"),
         ((*NETWORK, "--patches-per-image", 3), 2, "requires --dense"),
         ((*NETWORK, "--dense", "--image-size", 4), 2, "patch"),
     ],
@@ -120,9 +113,6 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
     answer = labelkit("embed", "--dataset", photos, *options, "--out", tmp_path / "x.h5")
     assert (answer.code, message in answer.err) == (code, True), answer.err
     assert list(tmp_path.iterdir()) == []
-
-
-# --- cluster -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("algorithm", ["k-means", "spherical-k-means"])
@@ -144,9 +134,6 @@ def test_every_patch_gets_its_nearest_centroid(
     np.testing.assert_allclose(distances[np.arange(len(ids)), ids], distances.min(axis=1), atol=1e-5)
     assert answer.json["sizes"] == np.bincount(ids, minlength=3).tolist()
     assert answer.json["sample"] == 200
-
-
-# --- retrieve ------------------------------------------------------------------------------------
 
 
 def brute_force(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
@@ -186,9 +173,8 @@ def test_a_place_in_pixels_of_an_image_file_is_its_patch(
     ).json
     assert by_file["query"]["patch"] == [3, 1]
     assert by_file["query"]["box"] == [2, 6, 4, 8]
-    assert [(hit["row"], hit["patch"]) for hit in by_file["hits"]] == [
-        (hit["row"], hit["patch"]) for hit in by_row["hits"]
-    ]
+    by_file_hits, by_row_hits = ([(hit["row"], hit["patch"]) for hit in found["hits"]] for found in (by_file, by_row))
+    assert by_file_hits == by_row_hits
     assert 14 not in [hit["row"] for hit in by_file["hits"]]
     assert len(table.read_text().splitlines()) == 4
     with Image.open(sheet) as picture:
@@ -213,9 +199,6 @@ def test_places_that_are_none_are_told(
 ) -> None:
     answer = labelkit("retrieve", "--index", dense, *options)
     assert (answer.code, message in answer.err) == (code, True), answer.err
-
-
-# --- pictures ------------------------------------------------------------------------------------
 
 
 def test_a_picture_of_patches_tells_the_nearest_of_each_image(dense: Path, tmp_path: Path, labelkit: Labelkit) -> None:

@@ -24,16 +24,12 @@ def golden(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run folder with the golden checkpoint."""
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.yaml").write_text("# labelkit train softmax --config config.yaml\nepochs: 4\n")
     (folder / "metrics.jsonl").write_text('{"epoch":0,"step":2,"loss":0.75}\n')
     shutil.copytree(FORMATS / "checkpoints-1.0", folder / "checkpoints")
     return folder
-
-
-# ---- verify
 
 
 def test_verify_finds_the_golden_files_whole(labelkit: Labelkit, golden: Path, run: Path) -> None:
@@ -80,22 +76,10 @@ def test_verify_names_every_fault_and_exits_3(labelkit: Labelkit, golden: Path) 
         assert str(path) in answer.out
 
 
-def test_verify_names_the_only_fault_of_a_run(labelkit: Labelkit, run: Path) -> None:
-    path = run / "checkpoints" / "step-00000003" / "model.safetensors"
-    path.write_bytes(b"x" + path.read_bytes()[1:])
-    answer = labelkit("verify", "--index", run)
-    assert answer.code == 3
-    assert answer.err == f"error: {path}: was changed or is corrupt. Restore the file from a copy.\n"
-
-
 def test_verify_compares_images(labelkit: Labelkit, index: Path, photos: Path, tmp_path: Path) -> None:
     answer = labelkit("verify", "--index", index, "--images", photos, "--json")
     assert answer.code == 0, answer.err
-    assert answer.json["images"] == {
-        "root": str(photos),
-        "total": 48,
-        "faults": [],
-    }
+    assert answer.json["images"] == {"root": str(photos), "total": 48, "faults": []}
     copy = Path(shutil.copytree(photos, tmp_path / "copy"))
     (copy / "ant" / "00.png").unlink()
     (copy / "bee" / "01.png").write_bytes((copy / "bee" / "01.png").read_bytes() + b"x")
@@ -113,9 +97,6 @@ def test_verify_looks_for_no_files_of_a_set_without_any(labelkit: Labelkit, tmp_
     answer = labelkit("verify", "--index", index, "--images", tmp_path)
 
     assert (answer.code, "come from a bundled or generated dataset" in answer.err) == (2, True), answer.err
-
-
-# ---- pack
 
 
 @pytest.mark.slow
@@ -141,12 +122,8 @@ def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, ind
         *("--previous", out, "--previous-result", "k-means"),
     )
     assert answer.code == 0, answer.err
-    assert labelkit("status", "--index", out, "--json").json["store"]["results"] == [
-        "head",
-        "k-means",
-        "sinkhorn",
-        "three",
-    ]
+    names = labelkit("status", "--index", out, "--json").json["store"]["results"]
+    assert names == ["head", "k-means", "sinkhorn", "three"]
 
 
 def test_results_of_other_content_are_not_packed(labelkit: Labelkit, make_store: MakeStore, tmp_path: Path) -> None:
@@ -167,9 +144,6 @@ def test_pack_says_that_patches_stay(labelkit: Labelkit, golden: Path, tmp_path:
     assert "s.h5.patches" in answer.err
     packed, format_1_0 = open_store(tmp_path / "all.h5"), open_store(FORMATS / "packed-1.0.h5")
     assert (packed.content_digest, packed.packed_results) == (format_1_0.content_digest, format_1_0.packed_results)
-
-
-# ---- status
 
 
 def test_status_of_a_finished_store(labelkit: Labelkit, golden: Path) -> None:
@@ -222,15 +196,10 @@ def test_status_of_a_damaged_store_names_the_fault(labelkit: Labelkit, golden: P
     assert (shown.code, shown.json["state"], len(shown.json["faults"])) == (3, "damaged", 1)
 
 
-def test_status_of_a_run(labelkit: Labelkit, run: Path) -> None:
+def test_status_of_a_run_and_its_only_fault(labelkit: Labelkit, run: Path) -> None:
     shown = labelkit("status", "--run", run, "--json").json
-    assert (shown["method"], shown["state"], shown["step"], shown["epoch"], shown["epochs"]) == (
-        "softmax",
-        "unfinished",
-        3,
-        1,
-        4,
-    )
+    assert (shown["method"], shown["state"]) == ("softmax", "unfinished")
+    assert (shown["step"], shown["epoch"], shown["epochs"]) == (3, 1, 4)
     assert shown["last"] == "step-00000003"
     assert [(one["name"], one["verifies"]) for one in shown["checkpoints"]] == [("step-00000003", True)]
     assert shown["last_metrics"] == {"epoch": 0, "step": 2, "loss": 0.75}
@@ -239,6 +208,9 @@ def test_status_of_a_run(labelkit: Labelkit, run: Path) -> None:
     answer = labelkit("status", "--run", run)
     assert answer.code == 0
     assert str(path) in answer.out
+    answer = labelkit("verify", "--index", run)
+    assert answer.code == 3
+    assert answer.err == f"error: {path}: was changed or is corrupt. Restore the file from a copy.\n"
 
 
 def test_status_and_verify_of_a_finished_training(labelkit: Labelkit, trained: Path) -> None:

@@ -32,14 +32,9 @@ def test_keys_of_objects_and_of_lists_of_objects_are_joined() -> None:
         "rows[].score": "number",
         "none": "null",
     }
-
-
-def test_names_that_come_from_the_data_are_no_keys() -> None:
+    # names that come from the data are no keys
     assert keys({"per_class": {"7": 0.5, "8": 1.0}}) == {"per_class": "object by name"}
     assert keys({"per_class": {f"class_{i}": 1 for i in range(31)}}) == {"per_class": "object by name"}
-
-
-def test_lists_say_what_they_hold() -> None:
     assert keys({"a": [], "b": ["x"], "c": [True], "d": [[1]]}) == {
         "a": "list",
         "b": "list of texts",

@@ -39,17 +39,6 @@ def test_a_panel_makes_fields_with_its_heading_and_their_facts() -> None:
     assert field.json_schema_extra == {"panel": "Water", "preset": True, "before": 2.0}
 
 
-@pytest.mark.parametrize(("given_value", "blocks"), [(7, (7,)), ("7", (7,)), ([7], (7,)), ((7, 8), (7, 8))])
-def test_one_number_is_a_list_of_one(given_value: object, blocks: tuple[int, ...]) -> None:
-    assert Pond.model_validate({"blocks": given_value}).blocks == blocks
-
-
-@pytest.mark.parametrize("given_value", [True, 1.5, (1.5,)])
-def test_what_is_no_whole_number_is_no_list_of_whole_numbers(given_value: object) -> None:
-    with pytest.raises(ValidationError):
-        Pond.model_validate({"blocks": given_value})
-
-
 def test_a_path_with_a_comma_is_one_path_if_it_is_there(tmp_path: Path) -> None:
     there, absent = tmp_path / "Maps, 2024.csv", tmp_path / "a, b.csv"
     there.touch()
@@ -64,17 +53,6 @@ def test_words_of_a_config_are_what_a_shell_would_pass() -> None:
     ]
 
 
-def test_one_number_is_no_pair() -> None:
-    with pytest.raises(ValidationError):
-        Pond.model_validate({"corners": 1.0})
-
-
-def problem_of(**values: object) -> str:
-    with pytest.raises(ValidationError) as caught:
-        Pond.model_validate(values)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("field", "text", "value"),
     [
@@ -83,21 +61,18 @@ def problem_of(**values: object) -> str:
         ("kind", "salt", "salt"),
         ("level", "2", 2),
         ("blocks", "1,2, 3", (1, 2, 3)),
-        ("blocks", "4", (4,)),
         ("blocks", "", ()),
         ("blocks", ["5", 6], (5, 6)),
+        ("blocks", 7, (7,)),
         ("corners", "0.25,0.5", (0.25, 0.5)),
         ("names", "a,b", ("a", "b")),
         ("limit", "none", None),
-        ("limit", "Null", None),
-        ("limit", "2", 2.0),
         ("beta", "auto", "auto"),
         ("beta", "0.5", 0.5),
         ("mode", "none", "none"),
         ("folder", "a/b", Path("a/b")),
         ("weights", "none", None),
         ("title", "12", "12"),
-        ("deep", "true", True),
         ("deep", "no", False),
     ],
 )
@@ -118,21 +93,18 @@ def test_a_path_starts_at_home_after_a_tilde(monkeypatch: pytest.MonkeyPatch) ->
     [
         ("depth", "deep"),
         ("depth", "nan"),
-        ("depth", "inf"),
-        ("depth", float("nan")),
         ("depth", "0"),
-        ("depth", ""),
         ("depth", True),
         ("fish", True),
         ("fish", "1.5"),
-        ("fish", "none"),
         ("fish", "9" * 5000),
         ("kind", "brackish"),
-        ("level", "3"),
         ("blocks", "1,x"),
         ("blocks", "1,,2"),
         ("corners", "1"),
-        ("corners", "1,2,3"),
+        ("corners", 1.0),
+        ("blocks", True),
+        ("blocks", (1.5,)),
         ("folder", ""),
         ("folder", "a\0b"),
         ("folder", "a\ud800b"),
@@ -140,23 +112,19 @@ def test_a_path_starts_at_home_after_a_tilde(monkeypatch: pytest.MonkeyPatch) ->
         ("folder", "none/../\0"),
         ("deep", "perhaps"),
         ("title", 12),
+        ("temprature", 1),
     ],
 )
 def test_what_a_field_cannot_be_is_refused(field: str, value: object) -> None:
-    assert field in problem_of(**{field: value})
-
-
-def test_unknown_keys_are_refused() -> None:
-    assert "temprature" in problem_of(temprature=1)
-
-
-def test_a_config_is_frozen() -> None:
-    with pytest.raises(ValidationError):
-        Pond().fish = 4
+    with pytest.raises(ValidationError) as caught:
+        Pond.model_validate({field: value})
+    assert field in str(caught.value)
 
 
 def test_plain_form_keeps_field_order_and_holds_plain_values_only() -> None:
     plain = Pond(blocks=(1, 2), weights=Path("w.pth"), out=Path("runs/x")).to_yaml_dict()
+    with pytest.raises(ValidationError):
+        Pond().fish = 4
     assert list(plain) == list(Pond.model_fields)
     assert plain["blocks"] == [1, 2]
     assert plain["weights"] == "w.pth"
@@ -203,16 +171,11 @@ def test_help_names_the_type(name: str, word: str) -> None:
     assert metavar(Pond.model_fields[name].annotation) == word
 
 
-def test_bounds_are_read_from_the_field() -> None:
-    assert bounds(Pond.model_fields["depth"]) == "> 0, < 100"
-    assert bounds(Pond.model_fields["fish"]) == ">= 0"
-    assert bounds(Pond.model_fields["title"]) == ""
-
-
 def test_choices_are_found_beside_none_and_numbers() -> None:
     assert choices(Pond.model_fields["mode"].annotation) == ("none", "all")
     assert choices(Pond.model_fields["level"].annotation) == ("1", "2")
     assert choices(Pond.model_fields["fish"].annotation) == ()
+    assert [bounds(Pond.model_fields[name]) for name in ("fish", "title")] == [">= 0", ""]
 
 
 @pytest.mark.parametrize(

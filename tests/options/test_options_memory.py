@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("2GiB", 2 * 1024**3), ("500MB", 500_000_000), ("1.5", 3 * 1024**3 // 2), ("64 kib", 65536), ("7B", 7)],
+    [("500MB", 500_000_000), ("1.5", 3 * 1024**3 // 2), ("64 kib", 65536), ("7B", 7)],
 )
 def test_a_size_means_what_its_unit_says(text: str, size: int) -> None:
     assert parse_size(text) == size

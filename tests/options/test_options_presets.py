@@ -82,18 +82,23 @@ def test_each_source_beats_the_one_before_and_is_named(presets: Path, tmp_path: 
     assert resolved.preset_path == presets / "tidepool" / "digits.yaml"
 
 
-def test_the_data_set_of_a_flag_chooses_the_preset(presets: Path) -> None:
-    write_preset(presets, "digits", "epochs: 20\n")
-    write_preset(presets, "cub", "epochs: 30\n")
-    assert resolve(TidepoolConfig, overrides={"dataset": "cub"}).config.epochs == 30
-    assert resolve(TidepoolConfig).config.epochs == 20
-
-
-def test_the_data_set_of_a_config_file_chooses_the_preset(presets: Path, tmp_path: Path) -> None:
-    write_preset(presets, "cub", "epochs: 30\n")
+def test_the_data_set_chooses_the_preset(presets: Path, tmp_path: Path) -> None:
+    for name, epochs in (("digits", 20), ("cub", 30), ("folder", 50)):
+        write_preset(presets, name, f"epochs: {epochs}\n")
     config_file = tmp_path / "mine.yaml"
     config_file.write_text("dataset: cub\n")
+
+    assert resolve(TidepoolConfig).config.epochs == 20
+    assert resolve(TidepoolConfig, overrides={"dataset": "cub"}).config.epochs == 30
     assert resolve(TidepoolConfig, config_file=config_file).config.epochs == 30
+    for dataset in ("my/images", "photos/", "/abs/images", "images.csv", "."):
+        assert resolve(TidepoolConfig, overrides={"dataset": dataset}).config.epochs == 50
+    unknown = resolve(TidepoolConfig, overrides={"dataset": "unheard-of"})
+    assert (unknown.config.epochs, unknown.preset_path) == (10, None)
+    assert list(available_presets(TidepoolConfig)) == ["cub", "digits", "folder"]
+    assert available_presets(SievesConfig) == {}
+    assert preset_folder_name(("embed",)) == "embed"
+    assert preset_folder_name(("sieve", "sand")) == "sieve-sand"
 
 
 @pytest.mark.parametrize(
@@ -114,19 +119,6 @@ def test_a_network_with_weights_takes_a_preset_of_its_own(
     assert found.config.epochs == epochs
     named = resolve(Pretrained, preset="folder", overrides={"dataset": "photos/", **overrides})
     assert named.config.epochs == 50
-
-
-@pytest.mark.parametrize("dataset", ["my/images", "photos/", "/abs/images", "images.csv", "."])
-def test_a_path_takes_the_folder_preset(presets: Path, dataset: str) -> None:
-    write_preset(presets, "folder", "epochs: 50\n")
-    assert resolve(TidepoolConfig, overrides={"dataset": dataset}).config.epochs == 50
-
-
-def test_a_data_set_without_preset_runs_with_the_defaults(presets: Path) -> None:
-    write_preset(presets, "folder", "epochs: 50\n")
-    resolved = resolve(TidepoolConfig, overrides={"dataset": "unheard-of"})
-    assert resolved.config.epochs == 10
-    assert resolved.preset_path is None
 
 
 @pytest.mark.parametrize("name", ["~no-such-user-here", "~no-such-user-here/x", "a\0b", "x" * 5000, "", "\udcff"])
@@ -154,15 +146,6 @@ def test_an_unknown_preset_is_met_with_the_names_that_exist(presets: Path) -> No
     ]
 
 
-def test_the_error_of_a_single_fault_has_its_three_parts(presets: Path) -> None:
-    write_preset(presets, "digits", "temprature: 0.1\n")
-    with pytest.raises(ConfigError) as caught:
-        resolve(TidepoolConfig)
-    assert caught.value.where == "presets/tidepool/digits.yaml"
-    assert caught.value.problem == "temprature: unknown key (value 0.1)"
-    assert caught.value.remedy == "Did you mean `temperature`?"
-
-
 def test_all_faults_of_all_sources_come_at_once(presets: Path, tmp_path: Path) -> None:
     write_preset(presets, "digits", "temprature: 0.1\nlr: fast\nout: runs/x\n")
     config_file = tmp_path / "mine.yaml"
@@ -183,9 +166,6 @@ def test_all_faults_of_all_sources_come_at_once(presets: Path, tmp_path: Path) -
         "--set bogus: unknown key (value 1). See `labelkit config` for all keys.",
         "--temperature: input should be greater than 0 (value -1)",
     ]
-
-
-def test_missing_options_are_reported_together_with_other_faults() -> None:
     assert error_lines(SievesConfig, overrides={"seed": "x"}) == [
         "--seed: input should be a valid integer (value x)",
         "--index: is missing. Pass a value for --index.",
@@ -200,18 +180,9 @@ def test_a_fault_between_fields_says_where_both_came_from(presets: Path) -> None
         "labelkit train tidepool: warmup_epochs (8) exceeds epochs (5). "
         "epochs = 5 comes from --epochs; warmup_epochs = 8 comes from presets/tidepool/digits.yaml"
     )
-
-
-def test_a_fault_between_fields_of_one_source_alone_is_none() -> None:
-    # The preset's warm-up is longer than the default's epochs, but not than the option's.
-    assert (
-        resolve(TidepoolConfig, preset="none", overrides={"warmup_epochs": 15, "epochs": 20}).config.warmup_epochs == 15
-    )
-
-
-def test_typed_values_of_python_callers_pass() -> None:
-    resolved = resolve(SievesConfig, overrides={"index": Path("a.h5"), "num_clusters": 3})
-    assert resolved.config == SievesConfig(index=Path("a.h5"), num_clusters=3)
+    # longer than the default's epochs, but not than the option's
+    both = {"warmup_epochs": 15, "epochs": 20}
+    assert resolve(TidepoolConfig, preset="none", overrides=both).config.warmup_epochs == 15
 
 
 def test_scalars_of_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Path) -> None:
@@ -226,45 +197,27 @@ def test_scalars_of_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Pat
     [
         ("lr: 1\nlr: 2\n", ":2", "lr is set twice"),
         ("- 1\n- 2\n", "", "not a mapping"),
-        ("just a text\n", "", "not a mapping"),
         ("lr: [1\nepochs: 2\n", ":2", "not valid YAML"),
-        ("lr: 'open\n", ":2", "not valid YAML"),
-        ("a: b: c\n", ":1", "not valid YAML"),
         ("\tlr: 1\n", ":1", "not valid YAML"),
-        ("--- {a: 1}\n--- {b: 2}\n", ":2", "not valid YAML"),
-        ("lr: *nowhere\n", ":1", "not valid YAML"),
         ("lr: {a: 1}\n", ":1", "neither a plain value"),
-        ("lr: [[1]]\n", ":1", "neither a plain value"),
         ("[1, 2]: 3\n", ":1", "neither a plain value"),
         ("lr: !!python/object/apply:os.system [['true']]\n", ":1", "neither a plain value"),
         ("[" * 2000, "", "not valid YAML"),
         ('lr: "\\UFFFFFFFF"\n', "", "not valid YAML"),
         ("lr: \x01\n", "", "not valid YAML"),
+        (b"lr: \xff\xfe\n", "", "not UTF-8"),
+        (b"# " + b"x" * 70000, "", "larger than 65,536 bytes"),
     ],
 )
 def test_a_file_that_is_no_flat_mapping_is_refused_with_its_line(
-    tmp_path: Path, text: str, place: str, words: str
+    tmp_path: Path, text: str | bytes, place: str, words: str
 ) -> None:
     path = tmp_path / "bad.yaml"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as caught:
         read_yaml(path)
     assert str(caught.value).startswith(f"{path}{place}: ")
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"lr: \xff\xfe\n", "not UTF-8"),
-        (b"# " + b"x" * 70000, "larger than 65,536 bytes"),
-    ],
-)
-def test_bytes_that_are_no_config_file_are_refused(tmp_path: Path, content: bytes, words: str) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=words):
-        read_yaml(path)
 
 
 def test_a_preset_tells_the_command_that_runs_it(presets: Path) -> None:
@@ -275,34 +228,18 @@ def test_a_preset_tells_the_command_that_runs_it(presets: Path) -> None:
         preset_command(path)
 
 
-def test_presets_of_a_command_are_listed_by_name(presets: Path) -> None:
-    write_preset(presets, "cub", "")
-    write_preset(presets, "cars", "")
-    assert list(available_presets(TidepoolConfig)) == ["cars", "cub"]
-    assert available_presets(SievesConfig) == {}
-
-
-def test_preset_folders_are_named_by_method_or_command() -> None:
-    assert preset_folder_name(("train", "tidepool")) == "tidepool"
-    assert preset_folder_name(("embed",)) == "embed"
-    assert preset_folder_name(("sieve", "sand")) == "sieve-sand"
-
-
 @pytest.mark.parametrize(
     ("method", "options", "why"),
     [
         ("siamese", {"queue_size": 64}, "--queue-size has no effect without --loss moco"),
-        ("siamese", {"loss": "simsiam", "temperature": "0.1"}, "--temperature has no effect without --loss simclr or"),
         ("tac-ccl", {"ccl": False, "ccl_weight": 1.0}, "--ccl-weight has no effect with --no-ccl"),
         ("mixmatch", {"unlabeled_weight": 0, "unlabeled_ramp": 0.5}, "--unlabeled-ramp has no effect with --unl"),
-        ("gcd", {"linear_probe": True, "grad_from_block": 2}, "--grad-from-block has no effect with --linear-probe"),
         (
             "tac-ccl",
             {"memory_refill": True, "memory_warmup_steps": 3},
             "--memory-warmup-steps has no effect without --no-memory-refill",
         ),
         ("sela", {"labels_from": "runs/a", "lam": 3.0}, "--lam has no effect with --labels-from"),
-        ("snowball", {"unlabeled_ramp": 0.5}, "--unlabeled-ramp has no effect without --trainer mixmatch"),
         ("siamese", {"loss": "moco", "queue_size": 64}, ""),
         ("siamese", {"queue_size": 4096}, ""),  # the default
         ("tac-ccl", {"lr_schedule": "constant"}, ""),  # the preset has --lr-drop-epochs

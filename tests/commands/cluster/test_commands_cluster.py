@@ -30,7 +30,7 @@ def unit(rows: NDArray[Any]) -> NDArray[np.float32]:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def test_k_means_is_the_algorithm_on_rows_of_length_one(blobs: EmbeddingStore) -> None:
+def test_k_means_and_spherical_k_means_are_the_algorithms(blobs: EmbeddingStore, make_store: Any) -> None:
     expected = kmeans(
         unit(blobs.embeddings), 3, generator=keyed_generator(4, "cluster"), num_inits=10, max_iter=300, tol=1e-4
     )
@@ -43,26 +43,17 @@ def test_k_means_is_the_algorithm_on_rows_of_length_one(blobs: EmbeddingStore) -
     assert result["inertia"] == pytest.approx(expected.inertia, rel=1e-6)
     assert sorted(result["sizes"]) == [10, 10, 10]  # type: ignore[call-overload] # JSON
 
-
-def test_rows_can_be_clustered_as_they_are(make_store: Any) -> None:
-    # same direction, two lengths: only unscaled rows fall apart
-    store = make_store([[1, 0], [1, 0], [9, 0], [9, 0]])
-
-    cluster_store(KMeansConfig(index=store.path, num_clusters=2, normalize=False))
-
-    ids = read_result(store, "k-means").arrays["cluster_ids"]
-    assert ids[0] == ids[1] != ids[2] == ids[3]
-
-
-def test_spherical_k_means_is_the_algorithm(blobs: EmbeddingStore) -> None:
     expected = spherical_kmeans(
         blobs.embeddings, 3, generator=keyed_generator(0, "cluster"), num_inits=10, max_iter=300, tol=1e-4
     )
-
     cluster_store(SphericalKMeansConfig(index=blobs.path, num_clusters=3))
-
-    stored = read_result(blobs, "spherical-k-means")
-    np.testing.assert_array_equal(stored.arrays["cluster_ids"], expected.cluster_ids)
+    ids = read_result(blobs, "spherical-k-means").arrays["cluster_ids"]
+    np.testing.assert_array_equal(ids, expected.cluster_ids)
+    # same direction, two lengths: only unscaled rows fall apart
+    store = make_store([[1, 0], [1, 0], [9, 0], [9, 0]], name="plain.h5")
+    cluster_store(KMeansConfig(index=store.path, num_clusters=2, normalize=False))
+    ids = read_result(store, "k-means").arrays["cluster_ids"]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
 def test_ss_kmeans_is_the_algorithm_and_names_its_clusters(blobs: EmbeddingStore) -> None:
@@ -136,6 +127,3 @@ def test_rows_without_a_direction_are_named_where_direction_counts(make_store: A
     with pytest.raises(StoreError, match=r"1 embeddings are all zeros.*0001\.png"):
         cluster_store(SphericalKMeansConfig(index=store.path, num_clusters=2))
     cluster_store(KMeansConfig(index=store.path, num_clusters=2))
-
-
-# ---- bad input

@@ -51,7 +51,6 @@ def cluster(store: EmbeddingStore, k: int, previous: EmbeddingStore | None = Non
 
 
 def group_of(store: EmbeddingStore, result: str = "k-means") -> dict[str, int]:
-    """Group of each letter."""
     ids = read_result(store, result).arrays["cluster_ids"]
     found: dict[str, set[int]] = {}
     for name, group in zip(store.sample_ids, ids.tolist(), strict=True):
@@ -142,8 +141,6 @@ def test_a_pair_matches_if_enough_of_its_union_is_in_both(overlap: float, earlie
     found = match_groups(counts, min_overlap=overlap, fixed=[(1, 1)])
 
     assert found[:1].tolist() == earlier
-
-
-def test_fixed_pairs_match_whatever_their_images() -> None:
+    # fixed pairs match whatever their images
     assert match_groups([[9, 1], [1, 9]], min_overlap=0.1, fixed=[(0, 1)]).tolist() == [-1, 0]
     assert match_groups([[9, 3], [3, 9]], min_overlap=0.1, fixed=[(0, 1)]).tolist() == [1, 0]

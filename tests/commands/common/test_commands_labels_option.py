@@ -53,16 +53,11 @@ def test_paths_may_begin_at_the_store_the_table_or_be_endings(plain: EmbeddingSt
     }
 
 
-def test_a_name_that_is_neither_a_file_nor_a_result_is_refused(plain: EmbeddingStore, tmp_path: Path) -> None:
-    for name in (Path("nothing"), tmp_path / "missing.csv"):
-        with pytest.raises(DatasetError, match="neither a file nor a result"):
-            used(plain, name)
-
-
 def test_the_newest_labels_have_the_highest_number(make_store: Any) -> None:
     store = make_store(np.eye(2))
-    with pytest.raises(DatasetError, match="neither a file nor a result"):
-        used(store, Path("newest"))
+    for name in ("newest", "nothing", "missing.csv"):
+        with pytest.raises(DatasetError, match="neither a file nor a result"):
+            used(store, Path(name))
     for result, newest in (("labels", "labels"), ("labels-10", "labels-10"), ("labels-9", "labels-10")):
         arrays = {"labels": np.array([0, -1]), "labeled": np.array([True, False]), "class_names": [result]}
         write_result(store, result, kind="labels", arrays=arrays, params={}, stage="label")
@@ -111,7 +106,9 @@ def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: 
         choose_usable_labels(None, plain, np.arange(plain.n), label_column="kind")
 
 
-def test_embed_takes_labels_and_folders_are_no_classes_then(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+def test_embed_takes_labels_and_folders_are_no_classes_then_unless_asked(
+    labelkit: Labelkit, photos: Path, tmp_path: Path
+) -> None:
     path = write(tmp_path / "known.csv", "ant/01.png;7;x", "bee/02.png;8;y", header="filename;number;kind")
     answer = embed(labelkit, photos, tmp_path / "a.h5", "--labels", path, "--label-column", "kind")
     store = open_store(tmp_path / "a.h5")
@@ -123,6 +120,16 @@ def test_embed_takes_labels_and_folders_are_no_classes_then(labelkit: Labelkit, 
     assert rows == {"ant/01.png": "x", "bee/02.png": "y"}
     assert store.labeled.tolist() == (store.labels >= 0).tolist()
     assert "not from folder names" in answer.err
+
+    path = write(tmp_path / "known.csv", "ant/01.png,x")
+    answer = embed(labelkit, photos, tmp_path / "b.h5", "--labels", path, "--label-split", "given")
+    store = open_store(tmp_path / "b.h5")
+    assert store.class_names == ("ant", "bee", "cat", "dog", "x")
+    assert store.labeled is not None
+    assert store.labeled.all()
+    assert store.labels is not None
+    assert store.labels[:3].tolist() == [0, 4, 0]
+    assert f"{path}: 1 images have a different label in photos; the file takes precedence" in answer.err
 
 
 def test_a_label_is_of_the_class_of_the_store_whatever_its_spelling(
@@ -137,19 +144,6 @@ def test_a_label_is_of_the_class_of_the_store_whatever_its_spelling(
     given = choose_usable_labels(path, store, np.arange(store.n))
     assert given.class_names == names
     assert given.labels[[store.sample_ids.index(f"1.0/0{i}.png") for i in (1, 2, 3)]].tolist() == [1, 0, 0]
-
-
-def test_embed_keeps_folder_names_beside_labels_if_asked(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "known.csv", "ant/01.png,x")
-    answer = embed(labelkit, photos, tmp_path / "a.h5", "--labels", path, "--label-split", "given")
-    store = open_store(tmp_path / "a.h5")
-
-    assert store.class_names == ("ant", "bee", "cat", "dog", "x")
-    assert store.labeled is not None
-    assert store.labeled.all()
-    assert store.labels is not None
-    assert store.labels[:3].tolist() == [0, 4, 0]
-    assert f"{path}: 1 images have a different label in photos; the file takes precedence" in answer.err
 
 
 def test_embed_keeps_the_truth_of_named_sets_and_uses_only_the_file(labelkit: Labelkit, tmp_path: Path) -> None:

@@ -73,6 +73,18 @@ def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
     assert {row["kind"] for row in rows[42:]} == {"new"}
     assert len({row["label_or_group"] for row in rows[42:62]}) == 1
     assert all(0.5 <= float(row["confidence"]) <= 1 and row["runner_up"] != row["label_or_group"] for row in rows)
+    arrays = read_result(store, "answer").arrays
+    assert {row["best_class"] for row in rows} <= set(np.array(arrays["names"])[np.asarray(arrays["new_classes"]) == 0])
+    for row in rows:
+        assert 0 <= float(row["best_confidence"]) <= 1
+        assert 0 <= float(row["new_chance"]) <= 1 + 1e-9
+        assert row["group"] in arrays["names"]
+        if row["kind"] == "known":
+            assert (row["best_class"], row["best_confidence"]) == (row["label_or_group"], row["confidence"])
+            assert float(row["new_chance"]) <= 1 - float(row["confidence"]) + 1e-3
+    given = np.asarray(arrays["decisions"]) == 3
+    assert (np.asarray(arrays["best_confidence"])[given] == 1).all()
+    assert (np.asarray(arrays["new_chance"])[given] == 0).all()
 
 
 def test_embeddings_that_are_never_negative_count_by_their_square_roots(
@@ -296,27 +308,6 @@ def test_one_label_in_each_class_is_enough_for_answers_that_nothing_checks(build
     assert any("no class has two labels, so confidence cannot be calibrated" in text for text in heard.warnings)
 
 
-def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> None:
-    store = build()
-    answer(store)
-    arrays = read_result(store, "answer").arrays
-
-    lines = read_table(store.path.with_name(f"{store.path.stem}.answer.csv"))
-
-    old = set(np.array(arrays["names"])[np.asarray(arrays["new_classes"]) == 0])
-    assert {line["best_class"] for line in lines} <= old
-    for line in lines:
-        assert 0 <= float(line["best_confidence"]) <= 1
-        assert 0 <= float(line["new_chance"]) <= 1 + 1e-9
-        assert line["group"] in arrays["names"]
-        if line["kind"] == "known":
-            assert (line["best_class"], line["best_confidence"]) == (line["label_or_group"], line["confidence"])
-            assert float(line["new_chance"]) <= 1 - float(line["confidence"]) + 1e-3
-    given = np.asarray(arrays["decisions"]) == 3
-    assert (np.asarray(arrays["best_confidence"])[given] == 1).all()
-    assert (np.asarray(arrays["new_chance"])[given] == 0).all()
-
-
 @pytest.mark.slow
 def test_truth_that_training_may_not_use_changes_nothing(build: Build, rng: np.random.Generator) -> None:
     store = build(0.3)
@@ -370,18 +361,6 @@ def test_given_labels_are_used_instead_of_those_of_the_store(build: Build, tmp_p
     assert scored["rows"] == 102 - len(truth)
 
 
-def test_given_labels_that_training_had_are_left_out(labelkit: Any, build: Build, tmp_path: Path) -> None:
-    store = build()
-    path = tmp_path / "checked.csv"
-    path.write_text("path,label\n0000.png,class-0\n0010.png,class-0\n0030.png,class-1\n")
-
-    done = labelkit("discover", "answer", "--index", store.path, "--calibration-labels", path, "--json")
-
-    assert done.code == 0
-    assert "1 images are ignored, since training may have used their labels" in done.err
-    assert done.json["calibration"]["labels"] == 2
-
-
 def test_head_is_answered_through_the_features_and_says_that_its_network_saw_the_labels(
     labelkit: Any, build: Build
 ) -> None:
@@ -395,14 +374,6 @@ def test_head_is_answered_through_the_features_and_says_that_its_network_saw_the
     assert "confidences are likely too high" in done.err
     assert done.json["grouping"]["result"] == "head"
     assert done.json["calibration"]["network_saw_labels"] == "yes"
-
-
-def test_clustering_scores_leave_answers_out_unless_they_are_named(labelkit: Any, build: Build) -> None:
-    store = build()
-    answer(store, min_confidence=0.5)
-    words = ("evaluate", "clustering", "--index", store.path, "--json")
-    assert [score["result"] for score in labelkit(*words).json["scores"]] == ["ss-kmeans"]
-    assert [score["result"] for score in labelkit(*words, "--results", "answer").json["scores"]] == ["answer"]
 
 
 @pytest.mark.slow
@@ -458,6 +429,9 @@ def test_files_are_made_next_to_the_store_and_not_replaced_unasked(labelkit: Any
     done = labelkit(*words, "-q")
     made = [tmp_path / "made.h5.results" / "answer.h5", tmp_path / "made.answer.csv"]
     assert (done.code, done.out.split()) == (0, [str(path) for path in made])
+    scores = ("evaluate", "clustering", "--index", store.path, "--json")
+    assert [score["result"] for score in labelkit(*scores).json["scores"]] == ["ss-kmeans"]
+    assert [score["result"] for score in labelkit(*scores, "--results", "answer").json["scores"]] == ["answer"]
     assert labelkit("evaluate", "answer", "--index", store.path, "--plot", drawn, "-q").code == 0
     assert drawn.read_bytes()[:4] == b"\x89PNG"
 
@@ -469,7 +443,7 @@ def test_files_are_made_next_to_the_store_and_not_replaced_unasked(labelkit: Any
     assert named.code in (2, 3)
     assert "exists" in named.err
     assert labelkit(*words, "--overwrite").code == 0
-    assert labelkit("discover", "answer", "--index", store.path, "--result", "second", "-q").code == 0
+    assert labelkit(*words, "--result", "second", "-q").code == 0
     assert (tmp_path / "made.second.csv").exists()
 
 
@@ -481,17 +455,10 @@ def test_a_new_group_without_rows_changes_no_name(labelkit: Any, build: Build) -
     arrays = {key: np.asarray(value) for key, value in result.arrays.items() if key in ("cluster_ids", "labeled")}
     names, new = list(result.arrays["names"]), np.asarray(result.arrays["new_classes"])
     for more in (0, 2):
+        arrays["names"] = [*names, *(f"old-{i}" for i in range(more))]
+        arrays["new_classes"] = np.append(new, np.ones(more, dtype=new.dtype))
         write_result(
-            store,
-            f"with-{more}",
-            kind="clusters",
-            arrays={
-                **arrays,
-                "names": [*names, *(f"old-{i}" for i in range(more))],
-                "new_classes": np.append(new, np.ones(more, dtype=new.dtype)),
-            },
-            params=dict(result.params),
-            stage="cluster ss-kmeans",
+            store, f"with-{more}", kind="clusters", arrays=arrays, params=dict(result.params), stage="cluster ss-kmeans"
         )
         words = ("--index", store.path, "--grouping", f"with-{more}", "--result", f"answer-{more}")
         assert labelkit("discover", "answer", *words, "-q").code == 0
@@ -522,24 +489,10 @@ def with_every_label(build: Build) -> EmbeddingStore:
     return store
 
 
-def without_groups(build: Build) -> EmbeddingStore:
-    return build(clustered=False)
-
-
-def without_groups_but_with_logits(build: Build) -> EmbeddingStore:
-    return build(clustered=False, logits=np.zeros((CLASSES * PER_CLASS, 2)))
-
-
 def with_nameless_groups(build: Build) -> EmbeddingStore:
     store = build(clustered=False)
-    write_result(
-        store,
-        "head",
-        kind="clusters",
-        arrays={"cluster_ids": np.zeros(store.n, dtype=np.int64)},
-        params={},
-        stage="cluster k-means",
-    )
+    arrays = {"cluster_ids": np.zeros(store.n, dtype=np.int64)}
+    write_result(store, "head", kind="clusters", arrays=arrays, params={}, stage="cluster k-means")
     return store
 
 
@@ -558,18 +511,12 @@ def with_a_class_it_does_not_have(build: Build) -> EmbeddingStore:
 
 
 def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") -> None:
-    write_result(
-        store,
-        name,
-        kind="classes",
-        arrays={
-            "pseudo_labels": np.arange(store.n) % CLASSES,
-            "names": [first, "class-1", "class-2", "new-1", "new-2", "new-3"],
-            "new_classes": np.arange(CLASSES) >= OLD,
-        },
-        params={},
-        stage="discover head",
-    )
+    arrays = {
+        "pseudo_labels": np.arange(store.n) % CLASSES,
+        "names": [first, "class-1", "class-2", "new-1", "new-2", "new-3"],
+        "new_classes": np.arange(CLASSES) >= OLD,
+    }
+    write_result(store, name, kind="classes", arrays=arrays, params={}, stage="discover head")
 
 
 @pytest.mark.parametrize(
@@ -577,8 +524,12 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
     [
         (without_labels, DatasetError, "has no usable labels"),
         (with_every_label, StoreError, "every grouped image already has a label"),
-        (without_groups, StoreError, "Pass --num-clusters"),
-        (without_groups_but_with_logits, StoreError, "First run `labelkit discover head` on this store"),
+        (lambda build: build(clustered=False), StoreError, "Pass --num-clusters"),
+        (
+            lambda build: build(clustered=False, logits=np.zeros((120, 2))),
+            StoreError,
+            "First run `labelkit discover head` on this store",
+        ),
         (with_nameless_groups, StoreError, "does not group the images into known and new classes"),
         (with_groups_of_another_store, Mismatch, "was created from another version of"),
         (with_a_class_it_does_not_have, StoreError, "contains the class 'zebra'"),
@@ -595,20 +546,22 @@ def test_store_that_cannot_be_answered_from_says_why(
     assert not store.path.with_name("made.answer.csv").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("path,label\nnone.png,class-0\n", "1 of 1 images are not in"),
-        ("path,label\n0000.png,class-0\n", "all labeled images in this file may have been used for training"),
-    ],
-)
-def test_given_labels_that_do_not_help_are_refused(build: Build, tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "checked.csv"
-    path.write_text(text)
-    with pytest.raises(DatasetError) as caught:
-        answer(build(), calibration_labels=path)
-    assert caught.value.where == str(path)
-    assert message in caught.value.problem
+def test_given_labels_that_do_not_help_are_left_out_or_refused(labelkit: Any, build: Build, tmp_path: Path) -> None:
+    store, path = build(), tmp_path / "checked.csv"
+    words = ("discover", "answer", "--index", store.path, "--calibration-labels", path, "--json")
+    for name, message in (
+        ("none.png", "1 of 1 images are not in"),
+        ("0000.png", "all labeled images in this file may have been used for training"),
+    ):
+        path.write_text(f"path,label\n{name},class-0\n")
+        refused = labelkit(*words)
+        assert refused.code == 3
+        assert f"error: {path}: {message}" in refused.err
+    path.write_text("path,label\n0000.png,class-0\n0010.png,class-0\n0030.png,class-1\n")
+    done = labelkit(*words)
+    assert done.code == 0
+    assert "1 images are ignored, since training may have used their labels" in done.err
+    assert done.json["calibration"]["labels"] == 2
 
 
 def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_store: Any) -> None:

@@ -108,13 +108,11 @@ def test_the_head_takes_the_largest_logit_and_its_confidence(make_store: Any) ->
 
 
 def test_old_columns_are_named_by_class_order_not_by_number(make_store: Any) -> None:
-    store = make_store(
-        np.eye(3), labels=[0, 1, 2], labeled=[0, 1, 1], old_classes=[0, 1, 1], logits=np.eye(3, dtype=np.float32)
-    )
+    columns: dict[str, Any] = {"labels": [0, 1, 2], "labeled": [0, 1, 1], "old_classes": [0, 1, 1], "logits": np.eye(3)}
 
-    classes: Any = discover_head(DiscoverHeadConfig(index=store.path)).to_json()["classes"]
+    made: Any = discover_head(DiscoverHeadConfig(index=make_store(np.eye(3), **columns).path)).to_json()
 
-    assert [row["name"] for row in classes] == ["class-1", "class-2", "new-1"]
+    assert [row["name"] for row in made["classes"]] == ["class-1", "class-2", "new-1"]
 
 
 def test_the_head_of_a_trained_run_is_its_classifier(index: Path) -> None:

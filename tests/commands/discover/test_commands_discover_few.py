@@ -51,37 +51,40 @@ def write_labels(path: Path, labels: dict[int, str]) -> Path:
     return path
 
 
-# --- what is written -----------------------------------------------------------------------------
-
-
-def test_result_holds_what_the_algorithm_finds(store: EmbeddingStore) -> None:
+def test_result_and_table_hold_what_the_algorithm_finds_each_time(store: EmbeddingStore) -> None:
     told = snowball(store, rounds=2)
     expected = discover_confident(blob_rows(), LABELS, "double", 2)
     result = read_result(store, "snowball")
+    arrays = result.arrays
 
     assert told["discovered"] == len(expected.indices) == 27
     assert (result.kind, result.stage) == ("discovered", "discover snowball")
-    assert result.arrays["discovered_rows"].tolist() == expected.indices.tolist()
-    assert result.arrays["discovered_labels"].tolist() == expected.labels.tolist()
-    assert result.arrays["discovered_distance"].tolist() == expected.distance.tolist()
-    assert result.arrays["discovered_scores"].tolist() == expected.distance.tolist()
-    assert result.arrays["discovered_round"].tolist() == expected.round.tolist()
-    assert result.arrays["discovered_rank"].tolist() == expected.rank.tolist()
-
-
-def test_full_columns_hold_given_and_discovered_labels(store: EmbeddingStore) -> None:
-    snowball(store)
-    arrays = read_result(store, "snowball").arrays
-    expected = discover_confident(blob_rows(), LABELS, 9)
-
+    assert arrays["discovered_rows"].tolist() == expected.indices.tolist()
+    assert arrays["discovered_labels"].tolist() == expected.labels.tolist()
+    assert arrays["discovered_distance"].tolist() == expected.distance.tolist()
+    assert arrays["discovered_scores"].tolist() == expected.distance.tolist()
+    assert arrays["discovered_round"].tolist() == expected.round.tolist()
+    assert arrays["discovered_rank"].tolist() == expected.rank.tolist()
     assert arrays["pseudo_labels"].tolist() == expected.added_to(LABELS).tolist()
     assert arrays["names"] == ["class-0", "class-1", "class-2"]
     assert np.flatnonzero(arrays["sources"] == 1).tolist() == np.flatnonzero(LABELED).tolist()
     assert np.flatnonzero(arrays["sources"] == 2).tolist() == sorted(expected.indices.tolist())
     assert arrays["source_names"] == ["unlabeled", "given", "discovered"]
 
+    rows, order = read_table(told["csv"]), np.argsort(expected.rank)
+    assert told["csv"] == store.path.with_name("made.snowball.csv")
+    assert list(rows[0]) == ["path", "label", "score", "rank", "round"]
+    assert [int(row["rank"]) for row in rows] == list(range(1, 28))
+    assert [row["path"] for row in rows] == [f"{expected.indices[place]:04d}.png" for place in order]
+    assert [row["label"] for row in rows] == [f"class-{expected.labels[place]}" for place in order]
+    assert [float(row["score"]) for row in rows] == pytest.approx(expected.distance[order].tolist(), rel=1e-5)
 
-def test_critical_samples_come_with_soft_labels_and_entropies(store: EmbeddingStore) -> None:
+    first = (told["path"].read_bytes(), told["csv"].read_bytes())
+    snowball(store, rounds=2, overwrite=True)
+    assert (told["path"].read_bytes(), told["csv"].read_bytes()) == first
+
+
+def test_critical_samples_come_with_soft_labels_entropies_and_the_options(store: EmbeddingStore) -> None:
     lmcs(store, count=9)
     result = read_result(store, "lmcs")
     expected = discover_critical(blob_rows(), LABELS, 9)
@@ -90,49 +93,12 @@ def test_critical_samples_come_with_soft_labels_and_entropies(store: EmbeddingSt
     assert result.arrays["discovered_soft"].tolist() == expected.soft.tolist()
     assert result.arrays["discovered_entropy"].tolist() == expected.entropy.tolist()
     assert result.arrays["discovered_scores"].tolist() == expected.entropy.tolist()
-
-
-def test_every_option_is_written_as_it_was_used(store: EmbeddingStore) -> None:
-    lmcs(store, count=9)
-    params = read_result(store, "lmcs").params
-
+    params, first = result.params, expected.per_class[0]
     assert params["beta"] == pytest.approx(1 / 3)
     assert (params["confine"], params["count"], params["rounds"]) == (True, 9, 1)
     assert (params["label_source"], params["given"], params["score"]) == ("store", 9, "entropy")
-    first = discover_critical(blob_rows(), LABELS, 9).per_class[0]
     assert params["per_class_report"][0]["radius"] == first["radius"]
     assert params["per_class_report"][0]["confined"] == first["confined"]
-
-
-def test_table_lists_images_by_rank(store: EmbeddingStore) -> None:
-    told = snowball(store, rounds=2)
-    expected = discover_confident(blob_rows(), LABELS, "double", 2)
-    rows = read_table(told["csv"])
-
-    assert told["csv"] == store.path.with_name("made.snowball.csv")
-    assert list(rows[0]) == ["path", "label", "score", "rank", "round"]
-    assert [int(row["rank"]) for row in rows] == list(range(1, 28))
-    order = np.argsort(expected.rank)
-    assert [row["path"] for row in rows] == [f"{expected.indices[place]:04d}.png" for place in order]
-    assert [row["label"] for row in rows] == [f"class-{expected.labels[place]}" for place in order]
-    assert [float(row["score"]) for row in rows] == pytest.approx(expected.distance[order].tolist(), rel=1e-5)
-
-
-def test_the_same_command_twice_gives_the_same_bytes(store: EmbeddingStore) -> None:
-    told = snowball(store, rounds=2)
-    first = (told["path"].read_bytes(), told["csv"].read_bytes())
-    snowball(store, rounds=2, overwrite=True)
-
-    assert (told["path"].read_bytes(), told["csv"].read_bytes()) == first
-
-
-def test_a_result_keeps_its_name_and_table(store: EmbeddingStore, tmp_path: Path) -> None:
-    told = snowball(store, result="near", csv=tmp_path / "near.csv")
-    assert told["path"].name == "near.h5"
-    assert told["csv"] == tmp_path / "near.csv"
-
-
-# --- options -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,25 +115,11 @@ def test_snowball_options_reach_the_algorithm(store: EmbeddingStore, options: di
     assert read_result(store, "snowball").arrays["discovered_rows"].tolist() == expected.indices.tolist()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"criterion": "min_entropy"},
-        {"confine": False},
-        {"balance": "global"},
-    ],
-)
+@pytest.mark.parametrize("options", [{"criterion": "min_entropy"}, {"confine": False}, {"balance": "global"}])
 def test_lmcs_options_reach_the_algorithm(store: EmbeddingStore, options: dict[str, Any]) -> None:
     lmcs(store, count=9, rounds=2, **options)
     expected = discover_critical(blob_rows(), LABELS, 9, 2, **options)
     assert read_result(store, "lmcs").arrays["discovered_rows"].tolist() == expected.indices.tolist()
-
-
-def test_so_many_of_each_class_are_found(store: EmbeddingStore) -> None:
-    told = snowball(store, per_class=4)
-    assert [(row["class"], row["quota"], row["taken"]) for row in told["per_class"]] == [
-        (f"class-{number}", 4, 4) for number in range(3)
-    ]
 
 
 def test_stores_of_other_networks_are_fused(store: EmbeddingStore, make_store: Any) -> None:
@@ -184,13 +136,8 @@ def test_stores_of_other_networks_are_fused(store: EmbeddingStore, make_store: A
 
 def test_only_rows_of_the_split_are_used(make_store: Any) -> None:
     splits = np.arange(60) % 2
-    made = make_store(
-        blob_rows(),
-        labels=TRUTH.tolist(),
-        labeled=LABELED.tolist(),
-        splits=splits.tolist(),
-        split_names=["train", "test"],
-    )
+    columns = {"labels": TRUTH.tolist(), "labeled": LABELED.tolist(), "splits": splits.tolist()}
+    made = make_store(blob_rows(), **columns, split_names=["train", "test"])
     snowball(made, split="train", count=9)
 
     rows = np.flatnonzero(splits == 0)
@@ -198,32 +145,22 @@ def test_only_rows_of_the_split_are_used(make_store: Any) -> None:
     assert read_result(made, "snowball").arrays["discovered_rows"].tolist() == rows[expected.indices].tolist()
 
 
-# --- where labels come from ----------------------------------------------------------------------
-
-
-def test_labels_of_a_file_replace_those_of_the_store_if_asked(store: EmbeddingStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own_labels", [True, False])
+def test_labels_of_a_file_add_to_those_of_the_store_or_replace_them(
+    store: EmbeddingStore, tmp_path: Path, own_labels: bool
+) -> None:
     file = write_labels(tmp_path / "few.csv", {5: "class-0", 25: "class-1", 45: "class-2", 46: "class-2"})
-    told = snowball(store, labels=file, own_labels=False, count=8)
+    told = snowball(store, labels=file, own_labels=own_labels, count=8, result="near", csv=tmp_path / "near.csv")
 
-    labels = np.full(60, -1)
+    labels = LABELS.copy() if own_labels else np.full(60, -1)
     labels[[5, 25, 45, 46]] = [0, 1, 2, 2]
     expected = discover_confident(blob_rows(), labels, 8)
-    result = read_result(store, "snowball")
-    assert told["labels"] == 4
+    result = read_result(store, "near")
+    assert told["labels"] == (labels >= 0).sum()
     assert result.arrays["discovered_rows"].tolist() == expected.indices.tolist()
-    assert result.params["label_source"] == "file"
+    assert own_labels or result.params["label_source"] == "file"
     assert str(tmp_path) not in str(result.params)
-
-
-def test_labels_of_a_file_add_to_those_of_the_store(store: EmbeddingStore, tmp_path: Path) -> None:
-    file = write_labels(tmp_path / "few.csv", {5: "class-0", 25: "class-1"})
-    told = snowball(store, labels=file, count=8)
-
-    labels = np.where(LABELED, TRUTH, -1)
-    labels[[5, 25]] = [0, 1]
-    expected = discover_confident(blob_rows(), labels, 8)
-    assert told["labels"] == (labels >= 0).sum() > 2
-    assert read_result(store, "snowball").arrays["discovered_rows"].tolist() == expected.indices.tolist()
+    assert told["csv"] == tmp_path / "near.csv"
 
 
 def test_a_store_without_labels_takes_its_classes_from_the_file(make_store: Any, tmp_path: Path) -> None:
@@ -236,23 +173,13 @@ def test_a_store_without_labels_takes_its_classes_from_the_file(make_store: Any,
     assert {row["label"] for row in read_table(told["csv"])} == {"9", "10", "x"}
 
 
-def test_labels_are_drawn_to_measure(store: EmbeddingStore) -> None:
-    told = snowball(store, num_labels=6, label_seed=3)
-    split = few_labels_split(ClassLabels(TRUTH, np.ones(60, dtype=bool), 3), total=6, seed=3)
-
-    arrays = read_result(store, "snowball").arrays
-    assert (arrays["sources"] == 1).tolist() == split.labeled.tolist()
-    assert told["labels"] == 6
-
-
-# --- the truth is for the report -----------------------------------------------------------------
-
-
 def test_report_counts_errors_against_the_hidden_labels(store: EmbeddingStore) -> None:
-    truth = snowball(store, rounds=2, per_class=6)["truth"]
+    told = snowball(store, rounds=2, per_class=6)
+    truth = told["truth"]
     found = discover_confident(blob_rows(), LABELS, 18, 2)
     wrong = found.labels != TRUTH[found.indices]
 
+    assert [(row["quota"], row["taken"]) for row in told["per_class"]] == [(6, 6)] * 6  # in each of two rounds
     assert (truth["found"], truth["wrong"]) == (36, int(wrong.sum()))
     assert [row["wrong"] for row in truth["per_round"]] == [
         int(wrong[found.round == number].sum()) for number in (1, 2)
@@ -280,9 +207,6 @@ def test_another_truth_changes_the_report_and_nothing_else(make_store: Any, disc
         np.testing.assert_array_equal(values, results[1].arrays[name])
     for key in ("discovered", "exhausted", "warnings", "per_class"):
         assert told[0][key] == told[1][key]
-
-
-# --- through the command line, and what can go wrong ---------------------------------------------
 
 
 def test_a_class_without_a_label_is_refused_or_skipped(labelkit: Any, make_store: Any) -> None:
@@ -314,14 +238,11 @@ def test_more_than_there_is_takes_everything_and_says_so(labelkit: Any, store: E
     answer = labelkit("discover", "snowball", "--index", store.path, "--count", "5000", "--json")
 
     assert answer.code == 0
+    # it is scored as a grouping only by name
+    assert labelkit("evaluate", "clustering", "--index", store.path).code == 3
+    assert labelkit("evaluate", "clustering", "--index", store.path, "--results", "snowball").code == 0
     assert (answer.json["discovered"], answer.json["exhausted"]) == (51, True)
     assert "only 51 of 5000 images were found" in answer.err
-
-
-def test_more_labels_than_images_are_refused(labelkit: Any, store: EmbeddingStore) -> None:
-    answer = labelkit("discover", "snowball", "--index", store.path, "--num-labels", "300")
-    assert answer.code == 3
-    assert "100 labeled images per class were requested, but class 'class-0' has 20" in answer.err
 
 
 def test_unbalanced_labels_are_used_as_they_are_and_told_of(
@@ -335,26 +256,33 @@ def test_unbalanced_labels_are_used_as_they_are_and_told_of(
 
     assert answer.code == 0
     assert [row["quota"] for row in answer.json["per_class"]] == [8, 2, 2]
-    assert (
-        "classes have 1 to 4 labels each; discovered images are divided among the classes in the same proportions"
-        in (answer.err)
-    )
+    assert "classes have 1 to 4 labels each; discovered images are divided among the classes in the" in answer.err
 
 
-def test_no_labels_at_all_are_refused(labelkit: Any, make_store: Any) -> None:
-    bare = make_store(blob_rows(), labels=TRUTH.tolist(), labeled=[0] * 60)
-    answer = labelkit("discover", "snowball", "--index", bare.path)
+@pytest.mark.parametrize(
+    ("columns", "options", "told"),
+    [
+        ({"labels": TRUTH.tolist(), "labeled": [0] * 60}, [], "has no usable labels"),
+        ({}, ["--num-labels", "6"], "has no labels to sample"),
+        ({"labels": TRUTH.tolist()}, ["--num-labels", "300"], "100 labeled images per class were requested, but class"),
+    ],
+)
+def test_labels_that_are_not_there_are_refused(
+    labelkit: Any, make_store: Any, columns: dict[str, Any], options: list[str], told: str
+) -> None:
+    answer = labelkit("discover", "snowball", "--index", make_store(blob_rows(), **columns).path, *options)
 
     assert answer.code == 3
-    assert "has no usable labels" in answer.err
-    assert "--num-labels N" in answer.err
+    assert told in answer.err
+    assert bool(options) or "--num-labels N" in answer.err
 
 
-def test_labels_cannot_be_drawn_from_a_store_without_any(labelkit: Any, make_store: Any) -> None:
-    bare = make_store(blob_rows())
-    answer = labelkit("discover", "snowball", "--index", bare.path, "--num-labels", "6")
-    assert answer.code == 3
-    assert "has no labels to sample" in answer.err
+def test_labels_are_drawn_to_measure(store: EmbeddingStore) -> None:
+    told = snowball(store, num_labels=6, label_seed=3)
+    split = few_labels_split(ClassLabels(TRUTH, np.ones(60, dtype=bool), 3), total=6, seed=3)
+
+    assert (read_result(store, "snowball").arrays["sources"] == 1).tolist() == split.labeled.tolist()
+    assert told["labels"] == 6
 
 
 def test_nothing_without_a_label_is_an_empty_result(labelkit: Any, make_store: Any) -> None:
@@ -397,9 +325,3 @@ def test_options_that_cannot_be_used_are_refused(
     answer = labelkit("discover", command, "--index", store.path, *options)
     assert answer.code == 2
     assert message in answer.err
-
-
-def test_a_discovery_is_scored_as_a_grouping_only_by_name(labelkit: Any, store: EmbeddingStore) -> None:
-    snowball(store)
-    assert labelkit("evaluate", "clustering", "--index", store.path).code == 3
-    assert labelkit("evaluate", "clustering", "--index", store.path, "--results", "snowball").code == 0

@@ -32,6 +32,7 @@ def categories(store: EmbeddingStore, **options: Any) -> dict[str, Any]:
 def test_clouds_are_classes_and_those_with_labels_come_first(families: EmbeddingStore) -> None:
     made = categories(families, num_classes=6)
 
+    assert (made["num_classes"], made["interval"], len(made["classes"])) == (6, [6, 6], 6)
     stored = read_result(families, "categories")
     found, truth = np.asarray(stored.arrays["pseudo_labels"]), np.asarray(families.labels)
     assert found[truth < 3].tolist() == truth[truth < 3].tolist()
@@ -40,13 +41,6 @@ def test_clouds_are_classes_and_those_with_labels_come_first(families: Embedding
     means = [families.embeddings[:][found == group] for group in range(6)]
     expected = [(rows / np.linalg.norm(rows, axis=1, keepdims=True)).mean(axis=0) for rows in means]
     np.testing.assert_allclose(stored.arrays["centroids"], expected, atol=1e-5)
-
-
-def test_a_number_that_is_given_is_not_estimated(families: EmbeddingStore) -> None:
-    made = categories(families, num_classes=4)
-
-    assert (made["num_classes"], made["interval"]) == (4, [4, 4])
-    assert len(made["classes"]) == 4
 
 
 def test_a_single_odd_row_is_no_class(make_store: Any) -> None:
@@ -82,19 +76,10 @@ def test_a_number_is_given_or_searched() -> None:
         DiscoverCategoriesConfig(index=Path("x.h5"), num_classes=3, max_classes=5)
 
 
-# ---- bad input
-
-
-def test_rows_that_are_all_equal_are_said_to_be(make_store: Any) -> None:
+def test_rows_that_are_all_equal_are_said_to_be_and_two_different_ones_are_two_classes(make_store: Any) -> None:
     with pytest.raises(DatasetError, match="embeddings are identical"):
         categories(make_store(np.ones((30, 4))))
-
-
-def test_two_different_rows_are_two_classes(make_store: Any) -> None:
-    rows = np.repeat([[1.0, 0], [0, 1]], 10, axis=0)
-
-    made = categories(make_store(rows))
-
+    made = categories(make_store(np.repeat([[1.0, 0], [0, 1]], 10, axis=0)))
     assert made["num_classes"] == 2
     assert sorted(entry["images"] for entry in made["classes"]) == [10, 10]
 

@@ -22,6 +22,7 @@ from labelkit.store.writing import EmbeddingRun
 from labelkit.training.compute_device import compute_device, default_batch_size
 from PIL import Image
 from safetensors.torch import save_file
+from tests.running import Heard
 
 
 def embed(out: Path, **options: Any) -> EmbeddingStore:
@@ -42,11 +43,10 @@ def assert_same_bytes(left: EmbeddingStore, right: EmbeddingStore) -> None:
     assert left.content_digest == right.content_digest
 
 
-@pytest.fixture(scope="module")
-def broken(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def broken(photos: Path, tmp_path: Path) -> Path:
     """The photos with one empty file and one that is cut off: 2 of 49."""
-    folder = tmp_path_factory.mktemp("data") / "photos"
-    shutil.copytree(photos, folder)
+    folder = shutil.copytree(photos, tmp_path / "photos")
     (folder / "ant" / "zero.png").write_bytes(b"")
     cut = folder / "dog" / "03.png"
     cut.write_bytes(cut.read_bytes()[:-40])
@@ -81,11 +81,10 @@ def test_other_images_of_the_same_names_are_another_data_set(
     assert "is not the dataset on which the run was trained" in " ".join(labelkit(*words, data).err.split())
 
 
-# --- what is stored ------------------------------------------------------------------------------
-
-
-def test_rows_are_the_images_sorted_by_name_with_their_classes(embedded: Path) -> None:
-    store = open_store(embedded)
+def test_rows_are_the_images_sorted_by_name_with_the_classes_and_labels_of_the_run(
+    embedded: Path, trained: Path
+) -> None:
+    store, split = open_store(embedded), json.loads((trained / "split.json").read_text())["split"]
 
     assert list(store.sample_ids) == [f"{name}/{i:02d}.png" for name in ("ant", "bee", "cat", "dog") for i in range(12)]
     assert store.class_names == ("ant", "bee", "cat", "dog")
@@ -93,11 +92,6 @@ def test_rows_are_the_images_sorted_by_name_with_their_classes(embedded: Path) -
     assert store.labels.tolist() == [label for label in range(4) for _ in range(12)]
     assert store.image_sizes.tolist() == [[8, 8]] * 48
     assert store.embeddings.dtype == np.float32
-
-
-def test_usable_labels_and_old_classes_are_those_of_the_run(embedded: Path, trained: Path) -> None:
-    store, split = open_store(embedded), json.loads((trained / "split.json").read_text())["split"]
-
     assert store.labeled is not None
     assert store.old_classes is not None
     assert [name for name, used in zip(store.sample_ids, store.labeled, strict=True) if used] == split["labeled"]
@@ -134,9 +128,6 @@ def test_columns_of_old_classes_come_first_in_class_order(photos: Path, trained:
     np.testing.assert_array_equal(swapped.extras["logits"], plain.extras["logits"][:, [1, 0, 2, 3]])
 
 
-# --- which labels --------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_truth_that_training_did_not_have_does_not_change_the_split(
     labelkit: Any, photos: Path, small: tuple[str | Path, ...], tmp_path: Path
@@ -163,17 +154,12 @@ def test_truth_that_training_did_not_have_does_not_change_the_split(
 def test_labels_of_test_images_are_never_usable(photos: Path, tmp_path: Path) -> None:
     for part in ("train", "test"):
         shutil.copytree(photos, tmp_path / "set" / part)
+    options: dict[str, Any] = {"backbone": "pixels", "image_size": 8, "split": "all", "label_ratio": 1.0}
 
-    store = embed(
-        tmp_path / "x.h5", dataset=str(tmp_path / "set"), backbone="pixels", image_size=8, split="all", label_ratio=1.0
-    )
+    store = embed(tmp_path / "x.h5", dataset=str(tmp_path / "set"), **options)
 
     assert store.labeled is not None
-    assert store.labeled[store.rows("train")].sum() == 24
-    assert store.labeled[store.rows("test")].sum() == 0
-
-
-# --- again, over, stopped ------------------------------------------------------------------------
+    assert [store.labeled[store.rows(split)].sum() for split in ("train", "test")] == [24, 0]
 
 
 def test_another_store_in_the_way_stays_unless_overwrite_is_given(photos: Path, index: Path) -> None:
@@ -268,11 +254,10 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-# --- images that cannot be read ------------------------------------------------------------------
-
-
 @pytest.mark.slow
-def test_broken_images_are_left_out_and_listed_with_their_reasons(broken: Path, trained: Path, tmp_path: Path) -> None:
+def test_broken_images_are_left_out_with_their_reasons_unless_they_are_more_than_allowed(
+    broken: Path, trained: Path, tmp_path: Path
+) -> None:
     result = embed_images(
         EmbedConfig(dataset=str(broken), checkpoint=trained, out=tmp_path / "x.h5", max_bad=0.1)
     ).to_json()
@@ -286,23 +271,12 @@ def test_broken_images_are_left_out_and_listed_with_their_reasons(broken: Path, 
     assert "dog/03.png" not in store.sample_ids
     assert store.labels is not None
     assert store.labels.tolist() == [0] * 12 + [1] * 12 + [2] * 12 + [3] * 11
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"max_bad": 0.1, "strict": True}])
-def test_more_broken_images_than_allowed_are_an_error(
-    broken: Path, trained: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    with pytest.raises(DatasetError, match=r"2 of 49 images") as caught:
-        embed(tmp_path / "x.h5", dataset=str(broken), checkpoint=trained, **options)
-
-    assert caught.value.exit_code == 3
-    assert "ant/zero.png: empty file" in str(caught.value)
-    assert "--max-bad" in caught.value.remedy
-    assert not (tmp_path / "x.h5").exists()
-
-
-# --- models that cannot be used ------------------------------------------------------------------
+    for number, options in enumerate(({}, {"max_bad": 0.1, "strict": True})):
+        with pytest.raises(DatasetError, match=r"2 of 49 images") as caught:
+            embed(tmp_path / f"{number}.h5", dataset=str(broken), checkpoint=trained, **options)
+        assert "ant/zero.png: empty file" in str(caught.value)
+        assert "--max-bad" in caught.value.remedy
+        assert not (tmp_path / f"{number}.h5").exists()
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -348,18 +322,12 @@ def test_a_network_that_gives_no_numbers_makes_no_store(
     [("teacher.backbone.", "; for DINO's preprocessing, pass --backbone vit_small_patch16_224.dino"), ("model.", "")],
 )
 def test_how_images_are_prepared_is_said_of_a_weights_file(prefix: str, hint: str) -> None:
-    said: list[str] = []
-
-    class Listener(Progress):
-        def message(self, text: str) -> None:
-            said.append(text)
-
     network = BackboneNetwork("vit_small_patch16_224", image_size=32)
     network.backbone.source, network.backbone.load_report = "w.pth", LoadReport((), (), (), prefix)
 
-    with use_progress(Listener()):
+    with use_progress(heard := Heard()):
         describe_weights(network)
 
     # timm: crop_pct 0.9 of the default tag
     text = "images are preprocessed as for vit_small_patch16_224.augreg_in21k_ft_in1k (resized to 35, cropped to 32; "
-    assert said[0].endswith(f"{text}mean 0.5, 0.5, 0.5; std 0.5, 0.5, 0.5){hint}")
+    assert heard.messages[0].endswith(f"{text}mean 0.5, 0.5, 0.5; std 0.5, 0.5, 0.5){hint}")

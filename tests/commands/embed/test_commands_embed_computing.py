@@ -21,9 +21,6 @@ def embed(out: Path, photos: Path, **options: Any) -> EmbeddingStore:
     return open_store(out)
 
 
-# ---- ONNX Runtime
-
-
 @pytest.mark.parametrize(
     ("options", "needs"),
     [({"precision": "bf16"}, "a CPU and float32"), ({"dense": True}, "--no-logits")],
@@ -74,9 +71,6 @@ def test_many_images_of_a_depthwise_network_are_computed_by_onnx_alike_and_resum
     assert (by_onnx.path.read_bytes(), by_torch.path.read_bytes()) == before
     copied = embed(tmp_path / "copied.h5", photos, **lite0, reuse=by_torch.path)
     assert np.asarray(copied.embeddings).tobytes() == np.asarray(by_torch.embeddings).tobytes()
-
-
-# ---- decoding
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,6 @@ def row_of(store: EmbeddingStore, name: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def old(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddingStore:
-    """The store of the 48 photos."""
     return embed(tmp_path_factory.mktemp("old") / "old.h5", photos)
 
 
@@ -54,13 +53,17 @@ def once(old: EmbeddingStore, changed: Path, tmp_path_factory: pytest.TempPathFa
     return embed(tmp_path_factory.mktemp("once") / "new.h5", changed, reuse=old.path, max_bad=0.1)
 
 
-def test_rows_of_known_files_are_copied_under_any_name(old: EmbeddingStore, once: EmbeddingStore) -> None:
+def test_rows_of_known_files_are_copied_under_any_name_also_with_other_batches(
+    old: EmbeddingStore, once: EmbeddingStore, photos: Path, tmp_path: Path
+) -> None:
     assert row_of(once, "dog/zoe.png") == row_of(old, "ant/00.png")
     for name in ("ant/01.png", "cat/04.png", "dog/11.png"):
         assert row_of(once, name) == row_of(old, name)
     assert row_of(once, "cat/05.png") != row_of(old, "cat/05.png")
     assert "bee/03.png" not in once.sample_ids
     assert [name for name, _ in once.skipped] == ["bee/bad.png"]
+    other = embed(tmp_path / "x.h5", photos, reuse=old.path, batch_size=5, part_rows=7)
+    assert other.embeddings.tobytes() == old.embeddings.tobytes()
 
 
 def test_a_store_with_copied_rows_is_that_from_scratch_but_for_last_bits(
@@ -81,9 +84,6 @@ def test_a_store_with_copied_rows_is_that_from_scratch_but_for_last_bits(
         assert one.attrs["reused_rows"] == 46
         assert one.attrs["reused_from"].decode() == old.content_digest
     assert not once.differences(scratch)
-
-
-# ---- stops and several processes
 
 
 def test_a_run_that_is_stopped_and_resumed_gives_the_bytes_of_one_run(
@@ -111,26 +111,14 @@ def test_a_run_that_is_stopped_and_resumed_gives_the_bytes_of_one_run(
     assert (tmp_path / "new.h5").read_bytes() == once.path.read_bytes()
 
 
-class _Stopped(Exception):  # noqa: N818 - not an error
-    """What a run is ended with before it publishes."""
-
-
-def embed_unpublished(patch: pytest.MonkeyPatch, out: Path, folder: Path, reuse: Path) -> None:
-    def stop(self: EmbeddingRun, *given: object) -> Path:
-        raise _Stopped
-
-    patch.setattr(EmbeddingRun, "publish", stop)
-    with pytest.raises(_Stopped):
-        embed(out, folder, reuse=reuse, max_bad=0.1)
-
-
 def test_a_resumed_run_keeps_what_it_planned_when_images_are_added(
     old: EmbeddingStore, once: EmbeddingStore, changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "photos"
     shutil.copytree(changed, folder)
-    with monkeypatch.context() as patch:
-        embed_unpublished(patch, tmp_path / "new.h5", folder, old.path)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        patch.setattr(EmbeddingRun, "publish", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        embed(tmp_path / "new.h5", folder, reuse=old.path, max_bad=0.1)
     shutil.copy(folder / "ant" / "01.png", folder / "dog" / "later.png")
 
     store = embed(tmp_path / "new.h5", folder, reuse=old.path, max_bad=0.1)
@@ -138,13 +126,9 @@ def test_a_resumed_run_keeps_what_it_planned_when_images_are_added(
     assert store.path.read_bytes() == once.path.read_bytes()
 
 
-# ---- what cannot be reused
-
-
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        ({"seed": 1}, "weights_fingerprint"),
         ({"image_size": 16}, "preprocess.size"),
         ({"precision": "bf16"}, "numerics.compute"),
         ({"dtype": "float16"}, "dtype"),
@@ -160,11 +144,3 @@ def test_rows_of_another_model_are_refused_with_the_key_that_differs(
     assert key in caught.value.problem
     assert caught.value.where == str(old.path)
     assert not (tmp_path / "x.h5.run").exists()
-
-
-def test_other_batches_and_threads_do_not_keep_rows_from_being_reused(
-    old: EmbeddingStore, photos: Path, tmp_path: Path
-) -> None:
-    store = embed(tmp_path / "x.h5", photos, reuse=old.path, batch_size=5, part_rows=7)
-
-    assert store.embeddings.tobytes() == old.embeddings.tobytes()

@@ -35,9 +35,6 @@ def once(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddingSto
     return embed(tmp_path_factory.mktemp("views") / "photos.h5", photos, views=3)
 
 
-# ---- what is stored
-
-
 @pytest.mark.slow
 def test_views_of_recipe_crop_are_squares_of_the_picture_or_their_mirror_images(photos: Path, tmp_path: Path) -> None:
     store = embed(tmp_path / "crop.h5", photos, views=4, view_augmentation="crop")
@@ -71,16 +68,10 @@ def test_digits_are_turned_and_not_mirrored_by_default(tmp_path: Path) -> None:
     assert (np.abs(second - third).max(axis=1) > 0.1).all()
 
 
-# ---- what decides about the bytes
-
-
 def test_the_first_views_are_those_of_a_store_with_fewer(once: EmbeddingStore, photos: Path, tmp_path: Path) -> None:
     fewer = embed(tmp_path / "x.h5", photos, views=2)
     assert once.view_embeddings is not None
     assert np.array_equal(fewer.view_embeddings, once.view_embeddings[:, :2])
-
-
-# ---- copies and shards
 
 
 def test_copied_rows_have_their_views(once: EmbeddingStore, photos: Path, tmp_path: Path) -> None:
@@ -120,9 +111,6 @@ def test_shards_hold_the_views_and_pack_puts_them_together(
 
     assert labelkit("pack", "--index", store.path, "--out", tmp_path / "y.h5").code == 0
     assert np.array_equal(open_store(tmp_path / "y.h5").view_embeddings, once.view_embeddings)
-
-
-# ---- what is said and refused
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,8 @@ def test_new_groups_are_matched_as_the_best_permutation_does(rng: np.random.Gene
     np.testing.assert_array_equal(found[[0, 2]], [2, 0])
 
 
-def test_surplus_new_group_has_no_class() -> None:
+def test_surplus_new_groups_have_no_class_and_a_group_that_is_not_there_is_refused() -> None:
     assert find_prediction_classes([0, 1, 1, 1], [0, 1, 1, 2], [0, -1, -1]).tolist() == [0, 1, -1]
-
-
-def test_without_a_free_class_new_groups_are_wrong() -> None:
     assert find_prediction_classes([0, 0], [0, 1], [0, -1]).tolist() == [0, -1]
-
-
-def test_a_group_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="below num_clusters=1"):
         find_prediction_classes([0, 1], [0, 1], [0])

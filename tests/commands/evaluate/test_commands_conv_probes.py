@@ -15,14 +15,11 @@ from labelkit.models.backbones.convnets import _ALEXNET, AlexNet
 )
 def test_pools_are_the_published_ones(channels: int, side: int, pool: tuple[int, int, int]) -> None:
     assert choose_pooling(channels, side, 9600) == pool
+    assert choose_pooling(4, 5, 100) == (1, 0, 5)  # small maps are not pooled, large ones as far as can be
+    assert choose_pooling(200, 5, 100) == (5, 0, 1)
     kernel, padding, pooled = pool
     maps = torch.zeros(1, 1, side, side)
     assert torch.nn.functional.max_pool2d(maps, kernel, kernel, padding).shape[-1] == pooled
-
-
-def test_small_maps_are_not_pooled_and_large_ones_as_far_as_can_be() -> None:
-    assert choose_pooling(4, 5, 100) == (1, 0, 5)
-    assert choose_pooling(200, 5, 100) == (5, 0, 1)
 
 
 def test_an_alexnet_has_five_probed_layers_with_its_published_maps() -> None:

@@ -53,6 +53,9 @@ def test_a_linear_head_reads_classes_that_are_colors(labelkit: Any, folder: Path
     assert kept["mean_iou"] == done.json["mean_iou"]
     with Image.open(plot) as sheet:
         assert sheet.size[0] > 300
+    # also where the folder of a split ends in images
+    for split in ("train", "val"):
+        (folder / split).rename(folder / f"{split}_images")
     again = labelkit(*words, "--json")
     assert again.json["mean_iou"] == done.json["mean_iou"]
     refused = labelkit(*words, "--out", written)
@@ -131,7 +134,6 @@ def test_objects_that_keep_their_colors_are_followed(labelkit: Any, tmp_path: Pa
     [
         (480, 854, 480, 16, (480, 832)),
         (1080, 1920, 480, 8, (480, 832)),
-        (64, 64, 480, 8, (64, 64)),
         (50, 40, 480, 8, (48, 40)),
     ],
 )
@@ -161,25 +163,13 @@ def test_what_cannot_be_judged_is_refused(
     assert (done.code, problem in " ".join(done.err.split())) == (code, True), done.err
 
 
-def test_masks_of_a_split_folder_whose_name_ends_in_images_are_found(labelkit: Any, folder: Path) -> None:
-    for split in ("train", "val"):
-        (folder / split).rename(folder / f"{split}_images")
-    done = labelkit("evaluate", "segmentation", *PIXELS, *LINEAR, "--dataset", folder, "--json")
-    assert done.code == 0, done.err
-    assert done.json["protocol"]["train_images"] == 8
-
-
 def test_masks_that_do_not_fit_are_named(labelkit: Any, folder: Path) -> None:
     Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(folder / "val/masks/1.png")
     words = ("evaluate", "patch-clusters", *PIXELS, "--dataset", folder)
     done = labelkit(*words)
-    assert (done.code, "the image has 16 x 16 pixels, but its mask has 8 x 8" in " ".join(done.err.split())) == (
-        3,
-        True,
-    )
+    assert done.code == 3
+    assert "the image has 16 x 16 pixels, but its mask has 8 x 8" in " ".join(done.err.split())
     Image.fromarray(np.full((16, 16), 7, dtype=np.uint8)).save(folder / "val/masks/1.png")
     done = labelkit(*words)
-    assert (done.code, "value 7 in row 0, column 0 is not a class number" in " ".join(done.err.split())) == (
-        3,
-        True,
-    )
+    assert done.code == 3
+    assert "value 7 in row 0, column 0 is not a class number" in " ".join(done.err.split())

@@ -10,24 +10,18 @@ from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
 from labelkit.metrics.clustering import accuracy_intervals, cluster_accuracy
-from labelkit.progress import Progress, use_progress
+from labelkit.progress import use_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import write_result
+from tests.running import Heard
 
 LABELS = [0, 0, 0, 1, 1, 1, 2, 2]
 LABELED = [1, 0, 0, 1, 0, 0, 0, 0]
 
 
 def put(store: EmbeddingStore, ids: list[int], name: str = "guess", **arrays: Any) -> None:
-    write_result(
-        store,
-        name,
-        kind="clusters",
-        arrays={"cluster_ids": np.array(ids), **arrays},
-        params={},
-        stage="test",
-        overwrite=True,
-    )
+    found = {"cluster_ids": np.array(ids), **arrays}
+    write_result(store, name, kind="clusters", arrays=found, params={}, stage="test", overwrite=True)
 
 
 def evaluate(store: EmbeddingStore, **options: Any) -> list[dict[str, Any]]:
@@ -42,7 +36,10 @@ def store(make_store: Any) -> EmbeddingStore:
     return made
 
 
-def test_rows_whose_label_training_could_use_are_not_scored(store: EmbeddingStore) -> None:
+def test_rows_whose_label_training_could_use_are_not_scored_unless_asked(store: EmbeddingStore) -> None:
+    with pytest.raises(StoreError, match="has no result that groups its images") as caught:
+        evaluate(store)
+    assert "labelkit cluster" in caught.value.remedy
     # wrong on both labeled rows, right on the others but one
     put(store, [1, 0, 0, 0, 1, 1, 2, 0])
 
@@ -53,6 +50,19 @@ def test_rows_whose_label_training_could_use_are_not_scored(store: EmbeddingStor
     assert score["all_accuracy"] == pytest.approx(5 / 6)
     assert (score["old_accuracy"], score["new_accuracy"]) == (1.0, 0.5)
     assert (score["true_old"], score["false_old"], score["true_new"], score["false_new"]) == (0, 0, 0, 0.5)
+    (score,) = evaluate(store, rows="all")
+    assert (score["rows"], score["all_accuracy"]) == (8, pytest.approx(5 / 8))
+
+
+def test_rows_without_a_label_or_a_cluster_are_not_scored_and_all_others_if_no_label_could_be_used(
+    make_store: Any,
+) -> None:
+    store = make_store(np.eye(4), labels=[0, 1, -1, 1], labeled=[0] * 4, old_classes=[0, 0])
+    put(store, [0, 1, 1, -1])
+
+    (score,) = evaluate(store)
+
+    assert (score["rows"], score["all_accuracy"], score["old_accuracy"]) == (2, 1.0, None)
 
 
 def test_where_nothing_says_which_classes_had_labels_there_is_no_score_of_old_classes(make_store: Any) -> None:
@@ -67,24 +77,6 @@ def test_where_nothing_says_which_classes_had_labels_there_is_no_score_of_old_cl
     assert np.isnan(score["intervals"]["old"]).all()
 
 
-def test_all_rows_are_scored_when_asked(store: EmbeddingStore) -> None:
-    put(store, [1, 0, 0, 0, 1, 1, 2, 0])
-
-    (score,) = evaluate(store, rows="all")
-
-    assert score["rows"] == 8
-    assert score["all_accuracy"] == pytest.approx(5 / 8)
-
-
-def test_all_rows_are_scored_when_no_label_could_be_used(make_store: Any) -> None:
-    store = make_store(np.eye(8), labels=LABELS, labeled=[0] * 8, old_classes=[0, 0, 0])
-    put(store, LABELS)
-
-    (score,) = evaluate(store)
-
-    assert (score["rows"], score["all_accuracy"], score["old_accuracy"]) == (8, 1.0, None)
-
-
 def test_intervals_are_those_of_the_metrics_and_equal_for_equal_groupings(
     make_store: Any, rng: np.random.Generator
 ) -> None:
@@ -97,27 +89,22 @@ def test_intervals_are_those_of_the_metrics_and_equal_for_equal_groupings(
     one, two = evaluate(store, bootstrap=500, seed=3)
 
     score = cluster_accuracy(labels, ids, np.array([True, True, False, False]))
-    expected = accuracy_intervals(
-        score,
-        np.array([True, True, False, False]),
-        num_resamples=500,
-        generator=keyed_generator(3, "bootstrap all"),
-    )
+    old, generator = np.array([True, True, False, False]), keyed_generator(3, "bootstrap all")
+    expected = accuracy_intervals(score, old, num_resamples=500, generator=generator)
     assert one["intervals"] == expected
     assert one["intervals"] == two["intervals"]
-    assert evaluate(store, bootstrap=500, seed=4)[0]["intervals"] != one["intervals"]
+    write_result(store, "note", kind="note", arrays={"metrics": {"x": 1}}, params={}, stage="test")
+    # every grouping is scored, or those that are named, and nothing else
+    assert [score["result"] for score in evaluate(store)] == ["one", "two"]
+    (other,) = evaluate(store, bootstrap=500, seed=4, results=("two",))
+    assert other["result"] == "two"
+    assert other["intervals"] != one["intervals"]
 
 
 def test_each_split_is_scored_on_its_own(make_store: Any) -> None:
     splits = [0, 0, 0, 0, 1, 1, 1, -1]
-    store = make_store(
-        np.eye(8),
-        labels=LABELS,
-        labeled=LABELED,
-        old_classes=[1, 1, 0],
-        splits=splits,
-        split_names=("train", "test"),
-    )
+    columns = {"labels": LABELS, "labeled": LABELED, "old_classes": [1, 1, 0], "splits": splits}
+    store = make_store(np.eye(8), **columns, split_names=("train", "test"))
     put(store, [0, 0, 0, 1, 1, 1, 2, 0])
 
     scores = evaluate(store)
@@ -165,37 +152,12 @@ def test_clusters_are_matched_on_one_split_and_scored_on_another(two_splits: Emb
     assert [row["accuracy"] for row in test["per_class"]] == pytest.approx([1 / 2, 1 / 3])
 
 
-def test_a_kept_matching_can_be_worse_than_one_of_the_rows_themselves(two_splits: EmbeddingStore) -> None:
-    put(two_splits, [5, 5, 7, 7, 5, 7, 7, 5, 5, 5])
-
-    assert evaluate(two_splits, split="test")[0]["all_accuracy"] == 1.0
-    assert evaluate(two_splits, split="test", mapping_from="train")[0]["all_accuracy"] == 0.0
-
-
 def test_rows_of_the_matching_are_those_of_the_option(two_splits: EmbeddingStore) -> None:
     # group 5 has the classes 0 0 1 of train, and with the labeled rows 0 0 1 1 1
     put(two_splits, [5, 5, 5, 5, 5, 5, 5, 5, 5, 5])
 
     assert evaluate(two_splits, split="test", mapping_from="train")[0]["mapping"][5] == 0
     assert evaluate(two_splits, split="test", mapping_from="train", rows="all")[0]["mapping"][5] == 1
-
-
-def test_rows_without_a_label_or_a_cluster_are_not_scored(make_store: Any) -> None:
-    store = make_store(np.eye(4), labels=[0, 1, -1, 1], labeled=[0] * 4, old_classes=[0, 0])
-    put(store, [0, 1, 1, -1])
-
-    (score,) = evaluate(store)
-
-    assert (score["rows"], score["all_accuracy"]) == (2, 1.0)
-
-
-def test_every_grouping_is_scored_and_others_are_passed_over(store: EmbeddingStore) -> None:
-    put(store, LABELS, "b-clusters")
-    put(store, [0] * 8, "a-clusters")
-    write_result(store, "note", kind="note", arrays={"metrics": {"x": 1}}, params={}, stage="test")
-
-    assert [score["result"] for score in evaluate(store)] == ["a-clusters", "b-clusters"]
-    assert [score["result"] for score in evaluate(store, results=("b-clusters",))] == ["b-clusters"]
 
 
 def test_undefined_numbers_are_null_in_json_and_a_dash_in_the_table(labelkit: Any, make_store: Any) -> None:
@@ -211,27 +173,15 @@ def test_undefined_numbers_are_null_in_json_and_a_dash_in_the_table(labelkit: An
 
 
 def test_a_stale_result_among_others_is_passed_over_with_a_warning(store: EmbeddingStore, make_store: Any) -> None:
-    heard: list[str] = []
-
-    class Listener(Progress):
-        def warning(self, text: str) -> None:
-            heard.append(text)
-
+    heard = Heard()
     other = make_store(2 * np.eye(8), name="other.h5", labels=LABELS, labeled=LABELED, old_classes=[1, 1, 0])
     put(store, LABELS, "old")
     shutil.copytree(store.path.with_name("made.h5.results"), other.path.with_name("other.h5.results"))
     put(other, LABELS, "fresh")
 
-    with use_progress(Listener()):
+    with use_progress(heard):
         scores = evaluate(other)
 
     assert [score["result"] for score in scores] == ["fresh"]
-    assert len(heard) == 1
-    assert "old.h5" in heard[0]
-
-
-def test_a_store_without_results_says_what_to_run(store: EmbeddingStore) -> None:
-    with pytest.raises(StoreError, match="has no result that groups its images") as caught:
-        evaluate(store)
-
-    assert "labelkit cluster" in caught.value.remedy
+    (told,) = heard.warnings
+    assert "old.h5" in told

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.commands.common.gate import check_score_limits, collect_scores_by_name, find_matching_scores
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
@@ -60,9 +61,9 @@ def test_a_name_that_no_score_has_is_an_option_that_cannot_be_used(grouped: Path
     assert "guess/all/all_accuracy" in elsewhere.err
 
 
-@pytest.mark.parametrize("text", ["all_accuracy", "all_accuracy=much", "all_accuracy=nan", "=0.5"])
-def test_a_limit_that_is_no_number_is_refused(grouped: Path, labelkit: Callable[..., Any], text: str) -> None:
-    assert labelkit(*EVALUATE, "--index", grouped, "--fail-under", text).code == 2
+def test_a_limit_that_is_no_number_is_refused(grouped: Path, labelkit: Callable[..., Any]) -> None:
+    for text in ("all_accuracy", "all_accuracy=much", "all_accuracy=nan", "=0.5"):
+        assert labelkit(*EVALUATE, "--index", grouped, "--fail-under", text).code == 2
 
 
 @pytest.mark.parametrize(
@@ -87,9 +88,7 @@ def test_a_limit_that_the_score_cannot_reach_is_refused_with_what_was_likely_mea
 def test_less_is_better_for_errors() -> None:
     assert gated({"after": {"ece": 0.05}}, fail_over=("after.ece=0.04",))[1].exit_code == 10
     assert gated({"after": {"ece": 0.05}}, fail_over=("after.ece=0.06",))[1] is None
-
-
-def test_a_score_that_is_undefined_does_not_pass() -> None:
+    # what is undefined does not pass
     assert gated({"nmi": float("nan")}, fail_under=("nmi=0",))[1].exit_code == 10
 
 
@@ -104,19 +103,13 @@ def test_scores_are_named_as_in_the_json_and_means_stand_for_seeds() -> None:
     }
 
     assert collect_scores_by_name(values) == {"recall.1": 0.5, "mean_iou": 0.4, "head/test/nmi": 0.7}
-
-
-def test_of_groups_of_classes_the_bare_name_means_all_of_them() -> None:
+    # the bare name means all classes
     scores = {"all/accuracy": 0.9, "few/accuracy": 0.2}
-
     assert find_matching_scores("accuracy", scores) == ["all/accuracy"]
     assert find_matching_scores("few/accuracy", scores) == ["few/accuracy"]
 
 
 def test_every_evaluate_command_has_the_gate() -> None:
-    from labelkit.cli.config_classes import CONFIG_CLASSES
-
     found = [config for config in CONFIG_CLASSES if config.command[:1] == ("evaluate",)]
-
     assert len(found) == 12
     assert all(issubclass(config, GateConfig) for config in found)

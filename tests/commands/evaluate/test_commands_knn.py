@@ -26,15 +26,10 @@ def test_a_store_without_splits_is_judged_by_leave_one_out(make_store: Any, labe
     assert answer.json["leave_one_out"] is True
     assert answer.json["gallery"] == answer.json["queries"] == {"split": "all", "rows": 5}
     assert "has no splits: each image is classified by all others (leave-one-out)" in answer.err
-
-
-def test_the_same_split_twice_is_leave_one_out(make_store: Any, labelkit: Callable[..., Any]) -> None:
-    store = make_store(ROWS, labels=LABELS, splits=[0] * 5, split_names=["train"])
-
+    # so is the same split twice; nobody has more neighbors than the other rows
+    store = make_store(ROWS, name="split.h5", labels=LABELS, splits=[0] * 5, split_names=["train"])
     answer = labelkit("evaluate", "knn", "--index", store.path, "-k", "1,9", "--queries", "train", "--json")
-
     assert answer.json["knn_accuracy"] == pytest.approx(RIGHT)
-    # nobody has more neighbors than the other rows
     assert [entry["k"] for entry in answer.json["by_k"]] == [1, 4]
 
 

@@ -13,54 +13,23 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.models.seeding import seeded_init
 
-SHORT = (
-    "--epochs",
-    "2",
-    "--lr-drop-epochs",
-    "1",
-    "--lr",
-    "0.1",
-    "--batch-size",
-    "50",
-    "--device",
-    "cpu",
-    "--threads",
-    "1",
-)
-PLAIN = ("--augmentation", "none", "--crops", "center")
+SHORT = "--epochs 2 --lr-drop-epochs 1 --lr 0.1 --batch-size 50 --device cpu --threads 1".split()
+PLAIN = ("--augmentation", "none", "--crops", "center", "--at", "features")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, labelkit: Any) -> Path:
     """A network that learned nothing, on 200 digits of which a quarter is held out."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    words = ("train", "sela", "--dataset", "digits", "--preset", "digits", "--max-per-class", "20", "--epochs", "1")
-    words += (
-        "--num-optimizations",
-        "1",
-        "--lr-drop-epochs",
-        "1",
-        "--num-heads",
-        "1",
-        "--device",
-        "cpu",
-        "--threads",
-        "1",
-    )
-    done = labelkit(*words, "--out", out, "-q")
+    words = "--dataset digits --preset digits --max-per-class 20 --epochs 1 --num-optimizations 1 --lr-drop-epochs 1"
+    done = labelkit("train", "sela", *words.split(), *"--num-heads 1 --device cpu --threads 1 -q --out".split(), out)
     assert done.code == 0, done.err
     return out
 
 
-def probe(labelkit: Any, run: Path, *words: str) -> dict[str, Any]:
-    done = labelkit("evaluate", "probes", "--checkpoint", run, *SHORT, *words, "--json")
-    assert done.code == 0, done.err
-    answer: dict[str, Any] = done.json
-    return answer
-
-
 def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Path) -> None:
-    found = probe(labelkit, run, *PLAIN, "--at", "features")
+    done = labelkit("evaluate", "probes", "--checkpoint", run, *SHORT, *PLAIN, "--json")
+    assert done.code == 0, done.err
 
     trained = load_run(run)
     network = trained.method.main_network().eval()
@@ -92,7 +61,7 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
             named = linear(network.embed(vision.center_crop(batch.images, [32, 32]))).argmax(dim=1)
         right += int((named == test.classes(batch.rows)).sum())
 
-    (score,) = found["probes"]
+    (score,) = done.json["probes"]
     assert (score["layer"], score["channels"], score["side"], score["values"]) == ("embedding", 128, 1, 128)
     assert score["accuracy"] == pytest.approx(right / len(test.rows))
 

@@ -11,7 +11,6 @@ from hypothesis.extra.numpy import arrays
 from labelkit.commands.exchange.exporting import export_store
 from labelkit.commands.exchange.importing import import_store
 from labelkit.commands.exchange.options import ExportConfig, ImportConfig
-from labelkit.store.csv_table import escape_name, unescape_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.schema import name_bytes, name_fault
 from numpy.typing import NDArray
@@ -73,11 +72,6 @@ def test_labels_and_splits_come_back(tmp_path: Path, make_store: Any, suffix: st
     assert back.split_names == store.split_names
     for name in ("labels", "labeled", "old_classes", "splits"):
         np.testing.assert_array_equal(getattr(back, name), getattr(store, name))
-
-
-@given(name=NAMES)
-def test_escaped_names_are_text_that_gives_them_back(name: str) -> None:
-    assert unescape_name(escape_name(name).encode().decode()) == name
 
 
 def test_a_csv_is_read_by_anything_and_says_when_names_are_escaped(labelkit: Any, tmp_path: Path) -> None:

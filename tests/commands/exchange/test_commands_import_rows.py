@@ -76,8 +76,8 @@ def test_rows_of_every_format_are_sorted_by_name_and_unchanged(
     assert store.embeddings.tobytes() == rows[SORTED].tobytes()
     assert store.class_names == ("ant", "bee")
     assert store.labels is not None
-    assert store.labels.tolist() == [0, 0, 1, -1]
     assert store.splits is not None
+    assert store.labels.tolist() == [0, 0, 1, -1]
     assert store.split_names == ("train", "test")
     assert store.splits.tolist() == [0, -1, 1, 0]
     assert store.labeled is not None
@@ -86,19 +86,15 @@ def test_rows_of_every_format_are_sorted_by_name_and_unchanged(
     assert (answer.json["rows"], answer.json["dim"], answer.json["has_images"]) == (4, 3, False)
 
 
-def test_rows_without_names_get_their_numbers(labelkit: Any, tmp_path: Path) -> None:
+def test_whole_numbers_are_classes_and_minus_one_is_none_and_rows_without_names_get_numbers(
+    labelkit: Any, tmp_path: Path
+) -> None:
     rows = np.arange(22, dtype=np.float16).reshape(11, 2)
     np.save(tmp_path / "x.npy", np.asfortranarray(rows))
-
-    assert labelkit("import", "--source", tmp_path / "x.npy", "--out", tmp_path / "s.h5").code == 0
-
-    store = open_store(tmp_path / "s.h5")
+    assert labelkit("import", "--source", tmp_path / "x.npy", "--out", tmp_path / "plain.h5").code == 0
+    store = open_store(tmp_path / "plain.h5")
     assert store.sample_ids == [f"{row:02d}" for row in range(11)]
-    assert store.embeddings.dtype == np.float16
-    np.testing.assert_array_equal(store.embeddings, rows)
-
-
-def test_whole_numbers_are_classes_and_minus_one_is_none(labelkit: Any, tmp_path: Path) -> None:
+    assert (store.embeddings.dtype, store.embeddings.tolist()) == (np.float16, rows.tolist())
     np.savez(tmp_path / "x.npz", x=np.eye(3), y=np.array([10, -1, 2]), labeled=np.array([True, False, False]))
 
     assert labelkit("import", "--source", tmp_path / "x.npz", "--out", tmp_path / "s.h5").code == 0
@@ -139,12 +135,6 @@ def test_images_are_read_for_their_digests_and_sizes(labelkit: Any, tmp_path: Pa
     ("header", "line", "embedding", "left_out"),
     [
         (",path,{e},label", "7,{id},{x},{l}", ("0", "1", "2"), ["(no name)"]),
-        (
-            "Unnamed: 0,path,{e},cluster,label",
-            "7,{id},{x},3,{l}",
-            ("dim_1", "dim_2", "dim_3"),
-            ["Unnamed: 0", "cluster"],
-        ),
         ("path,width,{e},height,label", "{id},640,{x},480,{l}", ("f2", "f0", "f1"), ["width", "height"]),
     ],
 )
@@ -166,14 +156,7 @@ def test_only_the_run_of_numbered_columns_is_the_embedding(
 
 
 @pytest.mark.parametrize(
-    ("header", "number"),
-    [
-        ("path,width,height,score", 0),
-        ("path,e0,e1,pca0,pca1", 2),
-        ("path,0,1,3", 0),
-        ("path,width,cluster2", 0),
-        ("path,2019,2020,2021", 0),
-    ],
+    ("header", "number"), [("path,width,height,score", 0), ("path,e0,e1,pca0,pca1", 2), ("path,2019,2020,2021", 0)]
 )
 def test_without_one_run_of_numbered_columns_the_option_is_said(
     labelkit: Any, tmp_path: Path, header: str, number: int
@@ -196,6 +179,8 @@ def test_without_one_run_of_numbered_columns_the_option_is_said(
         ("n.txt", "d/b.png\r\nd/a.png\r\n".encode("utf-16"), None),
         ("n.txt", b"d\\b.png\r\nd\\a.png\r\n", None),
         ("n.txt", b"d/b.png 7\nd/a.png -1\n", ["7", None]),
+        ("n.txt", b"d/b.png\tred ant\nd/a.png\tbee\n", ["red ant", "bee"]),
+        ("n.txt", b"d/b.png, red ant\nd/a.png,bee\n", ["red ant", "bee"]),
         ("n.txt", b"path\tlabel\nd/b.png\tbee\nd/a.png\tant\n", ["bee", "ant"]),
         ("n.csv", "image;class\nd\\b.png;bee\nd\\a.png;ant\n".encode("utf-16"), ["bee", "ant"]),
         ("n.tsv", b"label\tfilepath\nbee\td/b.png\nant\td/a.png\n", ["bee", "ant"]),
@@ -244,25 +229,13 @@ def test_the_folder_that_all_names_share_is_cut(labelkit: Any, tmp_path: Path, f
 
 
 def test_the_folder_that_is_cut_leaves_paths_below_the_images(labelkit: Any, tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
     for name in ("a.png", "b.png"):
-        (tmp_path / "cat").mkdir(exist_ok=True)
         Image.new("RGB", (4, 4)).save(tmp_path / "cat" / name)
     np.savez(tmp_path / "x.npz", x=np.eye(2), paths=["/elsewhere/cat/a.png", "/elsewhere/cat/b.png"])
     words = ("--source", tmp_path / "x.npz", "--images", tmp_path, "--out", tmp_path / "s.h5")
-    answer = labelkit("import", *words)
-    assert answer.code == 0, answer.err
+    assert labelkit("import", *words).code == 0
     assert open_store(tmp_path / "s.h5").sample_ids == ["cat/a.png", "cat/b.png"]
-
-
-@pytest.mark.parametrize("lines", ["b.png\tred ant\na.png\tbee\n", "b.png, red ant\na.png,bee\n"])
-def test_a_text_after_each_name_is_its_label(labelkit: Any, tmp_path: Path, lines: str) -> None:
-    np.save(tmp_path / "x.npy", np.eye(2))
-    (tmp_path / "ids.txt").write_text(lines)
-    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "ids.txt", "--out", tmp_path / "s.h5")
-    answer = labelkit("import", *words)
-    assert answer.code == 0, answer.err
-    store = open_store(tmp_path / "s.h5")
-    assert (store.sample_ids, store.class_names) == (["a.png", "b.png"], ("bee", "red ant"))
 
 
 @pytest.mark.parametrize("file", ["x.npz", "x.h5"])
@@ -292,8 +265,9 @@ def test_rows_of_ids_are_matched_by_the_names_that_the_source_has(labelkit: Any,
     assert "the name 'a' is missing; first difference: 'c', not 'a'" in answer.err.replace("\n", " ")
 
 
-@pytest.mark.parametrize("file", ["x.pt", "x.safetensors"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("file", "dtype"), [("x.pt", torch.float16), ("x.pt", torch.bfloat16), ("x.safetensors", torch.bfloat16)]
+)
 def test_tensors_are_read_like_arrays(labelkit: Any, tmp_path: Path, file: str, dtype: torch.dtype) -> None:
     tensors: dict[str, Any] = {"feats": torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=dtype), "y": torch.tensor([5, -1])}
     if file == "x.pt":
@@ -349,8 +323,7 @@ def write_anndata(path: Path, index: str, label: str) -> None:
         file["obsm/umap"] = np.ones((3, 2))
 
 
-@pytest.mark.parametrize(("index", "label"), [("_index", "label"), ("cell_id", "cell_type")])
-@pytest.mark.parametrize("suffix", [".h5ad", ".h5"])
+@pytest.mark.parametrize(("index", "label", "suffix"), [("_index", "label", ".h5ad"), ("cell_id", "cell_type", ".h5")])
 def test_names_and_labels_of_anndata_are_read_or_asked_for(
     labelkit: Any, tmp_path: Path, index: str, label: str, suffix: str
 ) -> None:
@@ -372,20 +345,12 @@ def test_names_and_labels_of_anndata_are_read_or_asked_for(
     assert answer.json["left_out"] == ["obsm"]
 
 
-# ---- commands over such a store
-
-
-@pytest.fixture
-def imported(labelkit: Any, tmp_path: Path) -> Path:
-    """Twelve rows around three directions, with labels, without images."""
+def test_imported_rows_are_clustered_scored_and_searched(labelkit: Any, tmp_path: Path) -> None:
+    # around three directions
     rows = np.repeat(np.eye(3), 4, axis=0) + np.random.default_rng(1).normal(scale=0.01, size=(12, 3))
     np.savez(tmp_path / "x.npz", embeddings=rows, labels=np.repeat([0, 1, 2], 4))
-    words = ("--source", tmp_path / "x.npz", "--model", "mine")
-    assert labelkit("import", *words, "--out", tmp_path / "s.h5").code == 0
-    return tmp_path / "s.h5"
-
-
-def test_imported_rows_are_clustered_scored_and_searched(labelkit: Any, imported: Path) -> None:
+    words, imported = ("--source", tmp_path / "x.npz", "--model", "mine"), tmp_path / "s.h5"
+    assert labelkit("import", *words, "--out", imported).code == 0
     assert labelkit("cluster", "k-means", "--index", imported, "--num-clusters", 3).code == 0
     scored = labelkit("evaluate", "clustering", "--index", imported, "--json")
     assert scored.json["scores"][0]["all_accuracy"] == 1.0
@@ -393,9 +358,6 @@ def test_imported_rows_are_clustered_scored_and_searched(labelkit: Any, imported
     assert searched.json["recall"]["1"] == 1.0
     found = labelkit("retrieve", "--index", imported, "--query-rows", "0", "-k", "4", "--skip-duplicates", "--json")
     assert found.code == 0, found.err
-
-
-# ---- what cannot be used
 
 
 def refusal(labelkit: Any, tmp_path: Path, *words: object, code: int = 3) -> str:
@@ -406,12 +368,6 @@ def refusal(labelkit: Any, tmp_path: Path, *words: object, code: int = 3) -> str
     return str(answer.err)
 
 
-def test_an_embedding_that_vanishes_in_float16_is_refused(labelkit: Any, tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.array([[1, 0], [1e-9, 0]], dtype=np.float32))
-    answer = labelkit("import", "--source", tmp_path / "x.npy", "--dtype", "float16", "--out", tmp_path / "x.h5")
-    assert (answer.code, "has no absolute value above 1e-09, which rounds to 0 in float16" in answer.err) == (3, True)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -420,18 +376,10 @@ def test_an_embedding_that_vanishes_in_float16_is_refused(labelkit: Any, tmp_pat
         (lambda text: text.replace("c/2.png", "a/0.png"), "x.csv line 4: the name 'a/0.png' is also used in"),
         (lambda text: text.replace("c/2.png", "/c/2.png"), "x.csv line 4: the name '/c/2.png' is not a path below"),
         (lambda text: text.replace("c/2.png", ""), "x.csv line 4: the name '' is empty"),
-        (
-            lambda text: text.replace("c/2.png,", "c/2.png,,"),
-            "x.csv line 4: has 7 fields, but the header has 6",
-        ),
+        (lambda text: text.replace("c/2.png,", "c/2.png,,"), "x.csv line 4: has 7 fields, but the header has 6"),
         (lambda text: text.replace("path,", "file name,"), "x.csv line 1: has no column of paths"),
-        (lambda text: text.replace("path,", '"file name",'), "x.csv line 1: has no column of paths"),
         (lambda text: text.rpartition(",")[0] + ",nan", "x.csv line 5: value 2 is nan"),
-        (lambda text: text.rpartition(",")[0] + ",-inf", "x.csv line 5: value 2 is -inf"),
-        (
-            lambda text: text.rpartition(",")[0] + ",1e39",
-            "x.csv line 5: value 2 is 1e+39, which is too large for float32",
-        ),
+        (lambda text: text.rpartition(",")[0] + ",1e39", "x.csv line 5: value 2 is 1e+39, which is too large for"),
         (lambda text: text.rpartition(",")[0] + ",x", "x.csv line 5: could not convert string to float: 'x'"),
         (lambda text: text.replace("b/1.png", '"b/1.png'), "x.csv line 5: unexpected end of data"),
     ],
@@ -471,17 +419,17 @@ def test_a_file_that_is_empty_cut_off_or_another_is_refused(labelkit: Any, tmp_p
     assert "does not exist" in refusal(labelkit, tmp_path, "--source", tmp_path / "none.npz")
 
 
-def test_files_of_other_kinds_are_refused_with_a_conversion(labelkit: Any, tmp_path: Path) -> None:
+def test_files_of_other_kinds_are_refused_with_a_remedy(labelkit: Any, tmp_path: Path) -> None:
     torch.save({"x": np.eye(2)}, tmp_path / "x.pt")
     assert "convert it: numpy.savez('x.npz', **torch.load" in refusal(labelkit, tmp_path, "--source", tmp_path / "x.pt")
     for suffix, code in ((".index", "reconstruct_n"), (".parquet", "numpy.stack"), (".pkl", "numpy.savez")):
         assert code in refusal(labelkit, tmp_path, "--source", tmp_path / f"x{suffix}", code=2)
-
-
-def test_arrays_in_groups_are_listed_with_their_paths(labelkit: Any, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["train/x"], file["test/x"] = np.eye(3), np.eye(2)
     assert "arrays: test/x (2, 2), train/x (3, 3)." in refusal(labelkit, tmp_path, "--source", tmp_path / "x.h5")
+    np.save(tmp_path / "x.npy", np.array([[1, 0], [1e-9, 0]], dtype=np.float32))
+    err = refusal(labelkit, tmp_path, "--source", tmp_path / "x.npy", "--dtype", "float16")
+    assert "has no absolute value above 1e-09, which rounds to 0 in float16" in err
 
 
 def test_length_one_is_checked_not_believed(labelkit: Any, tmp_path: Path) -> None:
@@ -493,9 +441,6 @@ def test_length_one_is_checked_not_believed(labelkit: Any, tmp_path: Path) -> No
     rows[1, 1] = 1.01
     np.save(tmp_path / "x.npy", rows)
     assert "x.npy row 1: has norm 1.01, but --normalized requires 1" in refusal(labelkit, tmp_path, *words)
-
-
-# ---- files made to do harm
 
 
 def soft_link(file: h5py.File) -> None:

@@ -134,19 +134,18 @@ def test_a_killed_run_goes_on_where_it_was(own: Path, labelkit: Any, monkeypatch
     assert fresh.json["content_digest"] == answer.json["content_digest"]
 
 
-def test_training_on_matches_of_another_set_is_refused(own: Path, photos: Path, labelkit: Any, tmp_path: Path) -> None:
+def test_training_shows_partners_and_refuses_matches_of_another_set(
+    own: Path, photos: Path, labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = ("train", "tac-ccl", "--dataset", photos, "--preset", "digits", "--holdout", "none", "--batch-size", "10")
-    small = ("--num-clusters", "4", "--epochs", "4", "--out", tmp_path / "run")
-    answer = labelkit(*run, *small, "--matches", own / "images-matches.h5")
+    small = ("--num-clusters", "4", "--epochs", "4", "--matches", own / "images-matches.h5", "--out", tmp_path / "run")
+    answer = labelkit(*run, *small)
     assert answer.code == 3
     assert "no pairs of training images (0 of its 5 images" in answer.err
-
-
-def test_training_shows_partners(own: Path, labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labelkit.methods.metric.matched_images._SHARE", 1.0)
     run = ("train", "tac-ccl", "--dataset", own / "images", *"--preset digits --holdout none --no-ccl".split())
-    small = "--num-clusters 2 --batch-size 4 --images-per-class 2 --epochs 4 --json".split()
-    answer = labelkit(*run, *small, "--matches", own / "images-matches.h5", "--out", tmp_path / "r")
+    short = "--num-clusters 2 --batch-size 4 --images-per-class 2 --epochs 4 --json".split()
+    answer = labelkit(*run, *short, "--matches", own / "images-matches.h5", "--out", tmp_path / "r")
     assert answer.code == 0, answer.err
     assert "4 matches; 80.0% of the images have a partner" in answer.err
     assert answer.json["metrics"]["matched"] > 0

@@ -16,7 +16,6 @@ QUERIES = tuple(range(0, 900, 30))
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of index files."""
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
     # so wide that an index looks at every row
     monkeypatch.setattr("labelkit.algorithms.indexes.WIDTHS", {"hnsw": 3000, "ivfpq": 3000})
@@ -26,7 +25,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def rows() -> NDArray[np.float64]:
-    """(1200, 16) in 20 directions."""
     generator = np.random.default_rng(0)
     return generator.standard_normal((20, 16))[np.arange(1200) % 20] + 0.4 * generator.standard_normal((1200, 16))
 

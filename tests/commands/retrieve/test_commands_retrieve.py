@@ -28,15 +28,6 @@ def ids(query: Any) -> list[str]:
     return [hit["sample_id"] for hit in query["hits"]]
 
 
-def test_an_indexed_image_finds_itself_first(embedded: Path, photos: Path) -> None:
-    answer = retrieve(embedded, photos / "cat" / "05.png", k=3)
-
-    first = answer["queries"][0]["hits"][0]
-    assert (first["rank"], first["sample_id"], first["label"], first["same_file"]) == (1, "cat/05.png", "cat", True)
-    assert first["score"] == pytest.approx(1, abs=1e-5)
-    assert [hit["same_file"] for hit in answer["queries"][0]["hits"][1:]] == [False, False]
-
-
 def test_hits_are_the_rows_of_largest_cosine(embedded: Path, photos: Path) -> None:
     store = open_store(embedded)
     rows = np.asarray(store.embeddings, dtype=np.float64)
@@ -47,8 +38,28 @@ def test_hits_are_the_rows_of_largest_cosine(embedded: Path, photos: Path) -> No
 
     hits = retrieve(embedded, photos / "dog" / "02.png", k=5)["queries"][0]["hits"]
 
+    assert (hits[0]["rank"], hits[0]["sample_id"], hits[0]["label"]) == (1, "dog/02.png", "dog")
+    assert [hit["same_file"] for hit in hits] == [True] + [False] * 4
     assert [hit["row"] for hit in hits] == expected.tolist()
     np.testing.assert_allclose([hit["score"] for hit in hits], cosines[expected], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"backbone": "pixels", "image_size": 8}, {"backbone": "vit_nano_p8_32", "random_weights": True}]
+)
+def test_models_without_a_file_are_built_again(
+    labelkit: Any, embedded: Path, photos: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    embed_images(EmbedConfig(dataset=str(photos), out=tmp_path / "x.h5", **options))
+
+    hit = retrieve(tmp_path / "x.h5", photos / "dog" / "11.png", k=1)["queries"][0]["hits"][0]
+
+    assert (hit["sample_id"], hit["same_file"]) == ("dog/11.png", True)
+    assert hit["score"] == pytest.approx(1, abs=1e-5)
+    answer = labelkit("retrieve", "--index", embedded, "--query", tmp_path / "x.h5")  # a store of another model
+    assert answer.code == 3
+    assert "was embedded differently from" in answer.err
+    assert "weights_fingerprint" in answer.err
 
 
 @pytest.mark.parametrize(("device", "there"), [("auto", False), ("cpu", False), ("cuda:1", True)])
@@ -99,9 +110,6 @@ def test_black_pixels_are_near_nothing(tmp_path: Path, pictures: list[Image.Imag
         retrieve(tmp_path / "x.h5", tmp_path / "set" / "black.png", k=1)
 
 
-# --- the model -----------------------------------------------------------------------------------
-
-
 def test_another_model_is_refused(
     labelkit: Any, embedded: Path, photos: Path, small: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
@@ -118,18 +126,6 @@ def test_another_model_is_refused(
     assert "pass that model as --checkpoint" in answer.err
 
 
-@pytest.mark.parametrize(
-    "options", [{"backbone": "pixels", "image_size": 8}, {"backbone": "vit_nano_p8_32", "random_weights": True}]
-)
-def test_models_without_a_file_are_built_again(photos: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    embed_images(EmbedConfig(dataset=str(photos), out=tmp_path / "x.h5", **options))
-
-    hit = retrieve(tmp_path / "x.h5", photos / "dog" / "11.png", k=1)["queries"][0]["hits"][0]
-
-    assert (hit["sample_id"], hit["same_file"]) == ("dog/11.png", True)
-    assert hit["score"] == pytest.approx(1, abs=1e-5)
-
-
 def test_weights_of_a_file_are_found_again_or_asked_for(
     photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,9 +140,6 @@ def test_weights_of_a_file_are_found_again_or_asked_for(
         retrieve(tmp_path / "x.h5", query, k=1)
     answer = retrieve(tmp_path / "x.h5", query, k=1, checkpoint=file)
     assert answer["queries"][0]["hits"][0]["sample_id"] == "dog/11.png"
-
-
-# --- what is shown -------------------------------------------------------------------------------
 
 
 def test_the_sheet_shows_the_query_and_its_hits(labelkit: Any, embedded: Path, photos: Path, tmp_path: Path) -> None:
@@ -179,9 +172,6 @@ def test_the_sheet_asks_for_images_that_are_gone(embedded: Path, photos: Path, t
     assert (tmp_path / "s.png").exists()
 
 
-# --- queries without a model ---------------------------------------------------------------------
-
-
 def test_another_store_of_the_same_model_gives_queries(
     embedded: Path, trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -191,17 +181,6 @@ def test_another_store_of_the_same_model_gives_queries(
 
     assert [ids(query) for query in answer["queries"]] == [[f"cat/{i:02d}.png"] for i in range(12)]
     assert {query["hits"][0]["duplicate"] for query in answer["queries"]} == {"same file"}
-
-
-def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, photos: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"backbone": "pixels", "image_size": 8}
-    embed_images(EmbedConfig(dataset=str(photos), out=tmp_path / "pixels.h5", **options))
-
-    answer = labelkit("retrieve", "--index", embedded, "--query", tmp_path / "pixels.h5")
-
-    assert answer.code == 3
-    assert "was embedded differently from" in answer.err
-    assert "weights_fingerprint, layer, pooling" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -217,9 +196,6 @@ def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, phot
 def test_options_that_do_not_fit_are_refused(embedded: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         retrieve(embedded, **{"k": 1, **options})
-
-
-# --- filters and duplicates ------------------------------------------------------------------------
 
 
 def expected_rows(index: Path, row: int, passes: Any, k: int) -> list[int]:
@@ -273,9 +249,6 @@ def test_hits_go_to_a_csv_and_a_result(index: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(result.arrays["query_rows"], [3, 40])
     rows = [[hit["row"] for hit in query["hits"]] for query in answer["queries"]]
     np.testing.assert_array_equal(result.arrays["neighbor_rows"], rows)
-
-
-# --- indexes ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -343,10 +316,9 @@ def test_a_poor_index_is_warned_about(labelkit: Any, make_store: Any, tmp_path: 
     monkeypatch.setitem(search.WIDTHS, "ivfpq", 1)
     monkeypatch.setattr(search, "_WIDEST", 1)
     store = make_store(np.random.default_rng(0).standard_normal((2000, 32)))
-    words = ("--search", "ivfpq")
 
     for _ in range(2):  # built, and from the cache
-        answer = labelkit("retrieve", "--index", store.path, "--query-rows", "0", "-k", 3, *words)
+        answer = labelkit("retrieve", "--index", store.path, "--query-rows", "0", "-k", 3, "--search", "ivfpq")
 
         assert answer.code == 0
         assert "% of the 10 nearest rows; for better results, pass --search exact" in answer.err

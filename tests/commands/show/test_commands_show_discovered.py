@@ -19,7 +19,6 @@ HEADER = "sample_index,path,label,score,rank,generation,iteration,network\n"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
-    """A store of the pixels of the photos."""
     out = tmp_path_factory.mktemp("pixels") / "pixels.h5"
     embed_images(EmbedConfig(dataset=str(photos), backbone="pixels", image_size=8, out=out))
     return out
@@ -27,7 +26,6 @@ def made(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path, made: Path) -> Path:
-    """A copy of that store without results."""
     return copy_store(made, tmp_path / "pixels.h5")
 
 

@@ -31,9 +31,7 @@ def test_rows_that_tell_classes_apart_need_no_training(labelkit: Labelkit, make_
     assert found["right"] == 1.0
     assert (found["low"], found["high"]) == (pytest.approx(0.926, abs=1e-3), 1.0)
     assert "logistic regression" in found["classifier"]
-
-
-def test_labels_that_training_may_not_use_are_not_looked_at(labelkit: Labelkit, make_store: MakeStore) -> None:
+    # labels that training may not use are not looked at
     some = [int(row % 12 < 3) for row in range(48)]
     found = plan(labelkit, separated(make_store, noise=0.05, labeled=some))["before_training"]
     assert found["count"] == 12

@@ -27,7 +27,6 @@ def prepare(dataset: Path | str, **options: Any) -> PreparedData:
 
 
 def labeled_per_class(prepared: PreparedData) -> list[int]:
-    """Number of labeled images of each class of the dataset."""
     classes = prepared.dataset.labels[prepared.split.labeled]
     return [int((classes == label).sum()) for label in range(len(prepared.dataset.class_names))]
 
@@ -49,16 +48,11 @@ def test_own_data_keep_all_their_labels(photos: Path, tmp_path: Path) -> None:
         assert prepared.split.kind == "given"
         assert (prepared.labels >= 0).all()
         assert prepared.split.new_classes == ()
-
-
-def test_named_sets_keep_the_halves_of_the_benchmark() -> None:
-    prepared = prepare("digits")
-    assert prepared.split.kind == "gcd"
-    assert len(prepared.split.old_classes) == len(prepared.split.new_classes) == 5
+    named = prepare("digits").split  # keeps the halves of the benchmark
+    assert (named.kind, len(named.old_classes), len(named.new_classes)) == ("gcd", 5, 5)
 
 
 def folders(root: Path, photos: Path, sizes: dict[str, int]) -> Path:
-    """Make a folder with this number of images in each folder."""
     for name, size in sizes.items():
         for row in range(size):
             (root / name).mkdir(parents=True, exist_ok=True)
@@ -70,10 +64,7 @@ def folders(root: Path, photos: Path, sizes: dict[str, int]) -> Path:
     ("sizes", "note"),
     [
         ({"a": 3}, "there is only one folder, 'a', so folders are not used as classes"),
-        (
-            {"a": 3, "b": 1, "c": 1},
-            "2 of 3 folders have only one image, first: 'b', so folders",
-        ),
+        ({"a": 3, "b": 1, "c": 1}, "2 of 3 folders have only one image, first: 'b', so folders"),
     ],
 )
 def test_folders_that_do_not_look_like_classes_are_none_unless_asked_for(
@@ -98,23 +89,12 @@ def test_half_of_the_images_of_the_first_half_of_a_folders_classes_are_labeled_i
     assert sum(labeled_per_class(prepared)) == 12
     assert labeled_per_class(prepared)[2:] == [0, 0]
     assert prepared.counts() == {"images": 48, "labeled": 12, "unlabeled": 36, "old_classes": 2, "new_classes": 2}
-
-
-def test_the_share_of_labels_and_the_number_of_old_classes_are_options(photos: Path) -> None:
-    prepared = prepare(photos, num_old_classes=3, label_ratio=0.25)
-
-    assert prepared.split.old_classes == (0, 1, 2)
-    assert sum(labeled_per_class(prepared)) == 9
-    assert prepared.info(8).num_old_classes == 3
-    assert prepared.info(8).num_known_classes == 4
-
-
-def test_another_split_seed_labels_other_images_and_the_same_seed_the_same(photos: Path) -> None:
-    options = {"label_split": "gcd"}
-    first, again, other = (prepare(photos, **options, split_seed=seed).split.labeled for seed in (1, 1, 2))
-
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
+    other = prepare(photos, num_old_classes=3, label_ratio=0.25)
+    assert (other.split.old_classes, sum(labeled_per_class(other))) == ((0, 1, 2), 9)
+    assert (other.info(8).num_old_classes, other.info(8).num_known_classes) == (3, 4)
+    again, drawn = (prepare(photos, label_split="gcd", split_seed=seed).split.labeled for seed in (0, 2))
+    np.testing.assert_array_equal(prepared.split.labeled, again)
+    assert (prepared.split.labeled != drawn).any()
 
 
 def test_empty_labels_of_a_csv_are_unlabeled_and_leave_the_number_of_classes_open(photos: Path, tmp_path: Path) -> None:
@@ -230,23 +210,18 @@ def test_options_that_the_data_cannot_meet_are_named(
     ("words", "expected"),
     [(("dog", "bee"), (1, 3)), (("*a*",), (0, 2)), (("2-3",), (2, 3)), (("half",), (2, 3)), (("0-3",), (0, 1, 2, 3))],
 )
-def test_old_classes_are_chosen_by_name_pattern_and_number(
-    photos: Path, words: tuple[str, ...], expected: tuple[int, ...]
+def test_old_classes_are_chosen_by_name_pattern_number_and_file(
+    photos: Path, tmp_path: Path, words: tuple[str, ...], expected: tuple[int, ...]
 ) -> None:
     prepared = prepare(photos, old_classes=words, label_ratio=1.0)
 
     assert prepared.split.old_classes == expected
     assert labeled_per_class(prepared) == [12 if label in expected else 0 for label in range(4)]
-
-
-def test_old_classes_are_read_from_a_file_of_one_in_each_line(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "old.txt").write_text("dog\n\n 1 \n")
-
     assert prepare(photos, old_classes=(str(tmp_path / "old.txt"),)).split.old_classes == (1, 3)
 
 
-@pytest.mark.parametrize(("name", "count"), [("cub", 200), ("scars", 196), ("aircraft", 100)])
-@pytest.mark.parametrize("extra", [-10, 5])
+@pytest.mark.parametrize(("name", "count", "extra"), [("cub", 200, -10), ("scars", 196, 5), ("aircraft", 100, 5)])
 def test_a_number_of_old_classes_takes_the_first_of_the_published_order(name: str, count: int, extra: int) -> None:
     record = json.loads((files("labelkit.data.named") / "class_lists" / f"{name}.json").read_text())
     published = record["old_classes"] + record["new_classes"]

@@ -195,9 +195,6 @@ def test_a_kill_while_views_are_kept_loses_no_part_and_changes_no_bit(tmp_path: 
         assert path.read_bytes() == (other / "parts" / path.name).read_bytes()
 
 
-# ---------------------------------------------------------------------- bad input
-
-
 def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path
 ) -> None:

@@ -18,7 +18,6 @@ SHORT = (
 
 @pytest.fixture(scope="module")
 def run(labelkit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the run folder of two epochs on a part of the digits."""
     out = tmp_path_factory.mktemp("sela") / "run"
     done = labelkit("train", "sela", *SHORT, "--out", out, "--json")
     assert done.code == 0, done.err
@@ -28,7 +27,6 @@ def run(labelkit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def store(labelkit: Any, run: Path) -> Path:
-    """Return its store of both splits."""
     options = ("--dataset", "digits", "--max-per-class", "12", "--split", "all")
     done = labelkit("embed", "--checkpoint", run, *options, "--out", run.parent / "digits.h5")
     assert done.code == 0, done.err
@@ -78,11 +76,9 @@ def test_evaluate_knn_agrees_with_the_monitor_and_with_its_parts(labelkit: Any, 
         (("--labels-from", "{run}/none"), 3, "no checkpoint"),
         (("--num-clusters", "121"), 2, "121 exceeds the number of images (120)"),
         (("--eval-split", "train"), 2, "is used for training"),
-        (("--eval-split", "Training"), 2, "is used for training"),
         (("--eval-split", "val"), 2, "no split"),
         (("--lr-drop-epochs", "2,1"), 2, "must be positive and increasing"),
         (("--lr-drop-epochs", ""), 2, "step requires --lr-drop-epochs"),
-        (("--split", "test", "--eval-split", "test"), 2, "is used for training"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(

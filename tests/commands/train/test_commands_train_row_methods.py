@@ -5,14 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.algorithms.neighbors import knn
-from labelkit.methods.metric.options import SANConfig
 from labelkit.store.embeddings import open_store
 from labelkit.training.checkpoint import load_checkpoint
 from tests.row_heads import BATCHES, HEADS
 from tests.running import Labelkit, MakeStore
 from tests.tiers import quick_every
-
-# ---------------------------------------------------------------------- heads that use no labels
 
 
 def blobs(rng: np.random.Generator, count: int = 4, size: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -71,9 +68,6 @@ def test_a_head_learns_the_self_labels_of_another_run(labelkit: Labelkit, tmp_pa
     assert np.array_equal(self_labels(tmp_path / "first"), self_labels(tmp_path / "second"))
 
 
-# ---------------------------------------------------------------------- heads for search
-
-
 @pytest.mark.slow
 def test_labels_bring_rows_of_a_class_together(
     labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path
@@ -92,10 +86,3 @@ def test_labels_bring_rows_of_a_class_together(
     # noise says nothing of these classes
     assert found(rows) < 0.5
     assert found(np.asarray(open_store(made).embeddings)) > 0.9
-
-
-def test_rows_refuse_all_options_of_the_module() -> None:
-    panels = {name: (field.json_schema_extra or {}).get("panel") for name, field in SANConfig.model_fields.items()}
-    assert {name for name, panel in panels.items() if panel == "Assembly"} - {"san"} <= set(
-        SANConfig.row_excluded_options
-    )

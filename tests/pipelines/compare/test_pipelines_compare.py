@@ -16,12 +16,7 @@ from labelkit.options.training import StepRunConfig
 from labelkit.pipelines.compare import runs
 from labelkit.pipelines.compare.compare import Row, length_text
 from labelkit.pipelines.compare.options import CompareConfig
-from labelkit.pipelines.compare.runs import (
-    DatasetInfo,
-    RunError,
-    method_config,
-    run_process,
-)
+from labelkit.pipelines.compare.runs import DatasetInfo, RunError, method_config, run_process
 from tests.short_runs import EACH_METHOD
 
 DIGITS = DatasetInfo(num_classes=10, test_split="test", holdout=0.25)
@@ -45,15 +40,14 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_method_gets_the_labels_of_its_kind(name: str) -> None:
-    config = method_config(name, CompareConfig(labels_per_class=3), DIGITS, seed=2)
+def test_a_method_gets_the_labels_of_its_kind() -> None:
+    for name, (kind, output) in KINDS.items():
+        config = method_config(name, CompareConfig(labels_per_class=3), DIGITS, seed=2)
 
-    assert (config.label_kind, config.own_output) == KINDS[name]
-    assert (config.holdout, config.seed, config.threads) == (0.25, 2, 1)
-    # three of each of ten classes
-    assert config.num_labels == (30 if KINDS[name][0] == "few" else None)
-    assert config.label_seed == (2 if KINDS[name][0] == "few" else None)
+        assert (config.label_kind, config.own_output) == (kind, output), name
+        assert (config.holdout, config.seed, config.threads) == (0.25, 2, 1)
+        # three of each of ten classes
+        assert (config.num_labels, config.label_seed) == ((30, 2) if kind == "few" else (None, None)), name
 
 
 @pytest.mark.parametrize("name", [name for name, (kind, _) in KINDS.items() if kind == "some"])
@@ -118,20 +112,16 @@ def test_options_that_cannot_be_used_exit_with_2(labelkit: Callable[..., Any], w
     assert labelkit("compare", *words).code == 2
 
 
-def test_a_folder_with_something_else_in_it_is_not_worked_in(labelkit: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("precious")
+def test_an_output_that_cannot_be_is_refused_before_the_work(labelkit: Callable[..., Any], tmp_path: Path) -> None:
+    for out in (tmp_path / "out.json", tmp_path / "absent" / "out.json"):  # which is there, or has no folder
+        (tmp_path / "out.json").write_text("{}")
+        assert labelkit("compare", "--methods", "gcd", "--out", out).code == 2
+    (tmp_path / "out.json").rename(tmp_path / "mine.txt")
 
     answer = labelkit("compare", "--methods", "gcd", "--keep", tmp_path)
 
     assert answer.code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_an_output_that_exists_is_refused_before_the_work(labelkit: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "out.json").write_text("{}")
-
-    assert labelkit("compare", "--methods", "gcd", "--out", tmp_path / "out.json").code == 2
-    assert labelkit("compare", "--methods", "gcd", "--out", tmp_path / "absent" / "out.json").code == 2
 
 
 def test_images_without_a_label_cannot_judge(labelkit: Callable[..., Any], photos: Path, tmp_path: Path) -> None:

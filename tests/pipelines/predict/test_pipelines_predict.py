@@ -76,14 +76,6 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
     ) in told.err
 
 
-def test_photos_are_counted_while_they_are_embedded(
-    labelkit: Any, labeled: Path, new: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labelkit.cli.progress._SECONDS_BETWEEN_LINES", 0)
-    told = labelkit("predict", new, "--from", labeled / "labeled")
-    assert "embed: 3/3, done in" in told.err
-
-
 def test_labels_of_photos_that_are_not_asked_for_are_an_error(
     labelkit: Any, labeled: Path, new: Path, tmp_path: Path
 ) -> None:
@@ -119,11 +111,15 @@ def test_new_photos_get_the_class_or_group_of_those_like_them(labelkit: Any, lab
     assert all(0 < float(row["confidence"]) <= 1 for row in rows.values())
 
 
-def test_a_store_answers_as_the_folder_around_it(labelkit: Any, labeled: Path, new: Path) -> None:
+def test_a_store_answers_as_the_folder_around_it(
+    labelkit: Any, labeled: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.cli.progress._SECONDS_BETWEEN_LINES", 0)
     words = ("--format", "jsonl", "--min-confidence", 0)
 
     by_store = labelkit("predict", new, "--from", labeled / "labeled" / "photos.h5", *words)
 
+    assert "embed: 3/3, done in" in by_store.err
     assert by_store.out == labelkit("predict", new, "--from", labeled / "labeled", *words).out
     first = json.loads(by_store.out.splitlines()[0])
     assert first["path"] == str(new / "blue.png")
@@ -227,11 +223,7 @@ def test_answers_are_written_to_a_file_as_its_name_says(
         (["EMPTY", "--from", "LABELED"], 3, "no images"),
         (["NEW", "--from", "LABELED", "--result", "lost"], 3, "there is no result 'lost'"),
         (["-", "-", "--from", "LABELED"], 2, "standard input (-) can be listed only once"),
-        (
-            ["NEW", "--from", "LABELED", "--format", "table", "--out", "x.csv"],
-            2,
-            "--format table cannot be combined with --out",
-        ),
+        (["NEW", "--from", "LABELED", "--format", "table", "--out", "x.csv"], 2, "table cannot be combined with --out"),
         (["--from", "LABELED"], 2, "NEW"),
     ],
 )
@@ -248,13 +240,10 @@ def test_what_cannot_be_answered_is_said(
 
 
 @pytest.fixture
-def blobs(make_store: Callable[..., EmbeddingStore]) -> tuple[EmbeddingStore, EmbeddingStore]:
-    """A store of four blobs, two of them with labels, and a store of other rows of the same model."""
-    return make_blobs(make_store, 6)
+def make_blobs(make_store: Callable[..., EmbeddingStore]) -> Callable[..., tuple[EmbeddingStore, EmbeddingStore]]:
+    """Return a function: a store of four blobs, two with labels, and a store of other rows of the same model."""
 
-
-def make_blobs(make_store: Callable[..., EmbeddingStore], labels_each: int) -> tuple[EmbeddingStore, EmbeddingStore]:
-    def made(seed: int, count: int, name: str) -> EmbeddingStore:
+    def made(seed: int, count: int, name: str, labels_each: int) -> EmbeddingStore:
         rng = np.random.default_rng(seed)
         rows = np.repeat(np.eye(4), count, axis=0) + rng.normal(0, 0.2, (4 * count, 4))
         labels = np.repeat(np.arange(4), count)
@@ -264,15 +253,20 @@ def make_blobs(make_store: Callable[..., EmbeddingStore], labels_each: int) -> t
             first_file=1000 * seed,
         )  # fmt: skip
 
-    store = made(0, 20, "made.h5")
-    cluster_store(SSKMeansConfig(index=store.path, num_clusters=4))
-    return store, made(1, 5, "other.h5")
+    def make(labels_each: int = 6) -> tuple[EmbeddingStore, EmbeddingStore]:
+        store = made(0, 20, "made.h5", labels_each)
+        cluster_store(SSKMeansConfig(index=store.path, num_clusters=4))
+        return store, made(1, 5, "other.h5", labels_each)
+
+    return make
 
 
 def test_rows_of_another_store_are_answered_by_the_newest_answers(
-    blobs: tuple[EmbeddingStore, EmbeddingStore],
+    make_blobs: Callable[..., tuple[EmbeddingStore, EmbeddingStore]],
 ) -> None:
-    store, other = blobs
+    store, other = make_blobs()
+    with pytest.raises(StoreError, match="labelkit discover answer --index"):
+        predict_photos(PredictConfig(new=(other.path,), from_=store.path))
     for limit in (0.9, 0.0):
         predict_images(DiscoverAnswerConfig(index=store.path, min_confidence=limit))
 
@@ -284,31 +278,21 @@ def test_rows_of_another_store_are_answered_by_the_newest_answers(
     assert len(set(labels[10:15])) == len(set(labels[15:])) == 1
     assert {kind for _, kind in labels[10:]} == {"new"}
 
+    result = read_result(store, "answer-2")
+    arrays = {name: values for name, values in result.arrays.items() if not name.startswith("rule_")}
+    write_result(
+        store, "answer-2", kind="answers", arrays=arrays, params=result.params, stage=result.stage, overwrite=True
+    )
+    with pytest.raises(StoreError, match=r"discover answer \.\.\. --overwrite"):
+        predict_photos(PredictConfig(new=(other.path,), from_=store.path))
 
-def test_nothing_is_sure_where_no_second_label_could_check_it(make_store: Callable[..., EmbeddingStore]) -> None:
-    store, other = make_blobs(make_store, 1)
+
+def test_nothing_is_sure_where_no_second_label_could_check_it(
+    make_blobs: Callable[..., tuple[EmbeddingStore, EmbeddingStore]],
+) -> None:
+    store, other = make_blobs(1)
     predict_images(DiscoverAnswerConfig(index=store.path, min_confidence=0.1))
 
     told = predict_photos(PredictConfig(new=(other.path,), from_=store.path)).to_json()
 
     assert told["counts"] == {"given": 0, "known": 0, "new": 0, "unsure": other.n}
-
-
-def test_answers_without_a_rule_are_to_be_made_again(blobs: tuple[EmbeddingStore, EmbeddingStore]) -> None:
-    store, other = blobs
-    predict_images(DiscoverAnswerConfig(index=store.path))
-    result = read_result(store, "answer")
-    arrays = {name: values for name, values in result.arrays.items() if not name.startswith("rule_")}
-    write_result(
-        store, "answer", kind="answers", arrays=arrays, params=result.params, stage=result.stage, overwrite=True
-    )
-
-    with pytest.raises(StoreError, match=r"discover answer \.\.\. --overwrite"):
-        predict_photos(PredictConfig(new=(other.path,), from_=store.path))
-
-
-def test_a_store_without_answers_says_how_to_make_some(blobs: tuple[EmbeddingStore, EmbeddingStore]) -> None:
-    store, other = blobs
-
-    with pytest.raises(StoreError, match="labelkit discover answer --index"):
-        predict_photos(PredictConfig(new=(other.path,), from_=store.path))

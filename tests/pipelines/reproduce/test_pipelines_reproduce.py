@@ -56,7 +56,6 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 def first_rows(table: PublishedTable) -> list[str]:
-    """A row of each method."""
     return list({next(filter(None, row.commands))[1]: row.name for row in table.rows}.values())
 
 
@@ -155,23 +154,18 @@ def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
     row = reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "out")).to_json()
     found = {value["name"]: value for value in row["tables"][0]["rows"][0]["values"]}
     assert [words[0] for words in commands.run] == ["config", "train"] * 2
+    # nothing at all was published
+    table.write_text(TABLE.replace("published: 50.0, ", ""))
+    bare = reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "bare")).to_json()
+    values = bare["tables"][0]["rows"][0]["values"]
+    assert [(value["name"], value["mean"]) for value in values] == [("top 1", 45), ("top 5", pytest.approx(90))]
+    assert [(value["published"], value["difference"]) for value in values] == [(None, None)] * 2
     # the stand-in says 40% and 10% more for each seed: 0 and 10, then 0 and 1
     assert found["again"]["mean"] == pytest.approx((40 + 140) / 2)
     assert found["again"]["difference"] == pytest.approx(45)
     assert found["top 1"]["mean"] == pytest.approx(45)
     assert (found["top 1"]["published"], found["top 1"]["difference"]) == (None, None)
     assert found["top 5"]["mean"] == pytest.approx(10)
-
-
-def test_a_row_of_which_nothing_was_published_shows_what_was_measured(table: Path, tmp_path: Path) -> None:
-    table.write_text(TABLE.replace("published: 50.0, ", ""))
-
-    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "out"))
-
-    values = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]["values"]
-    assert [value["name"] for value in values] == ["top 1", "top 5"]
-    assert [value["mean"] for value in values] == pytest.approx([45, 90])
-    assert [(value["published"], value["difference"]) for value in values] == [(None, None)] * 2
 
 
 BARS = """
@@ -219,10 +213,7 @@ def test_a_row_is_compared_with_another_seed_by_seed(bars: Path, tmp_path: Path)
     assert shown.columns == ["row", "value", "measured", "deviation", "change", "its deviation", "state"]
     assert shown.rows[0] == ["before", "top 1", pytest.approx(50), 0, None, None, "done"]
     assert shown.rows[2][4:6] == [pytest.approx(20), pytest.approx(10)]
-
-
-def test_a_command_that_a_row_leaves_out_is_not_run(bars: Path, tmp_path: Path) -> None:
-    reproduce(ReproduceConfig(table=str(bars), row=("before",), data_root=tmp_path, out=tmp_path / "out", seeds=1))
+    # a command that a row leaves out is not run
     assert [path.name for path in (tmp_path / "out/bars/before/seed-0").iterdir()] == ["step-2.json"]
 
 
@@ -231,23 +222,6 @@ def test_a_row_is_compared_with_one_that_is_there(bars: Path) -> None:
         bars.write_text(BARS.replace('against: "before"', f'against: "{other}"'))
         with pytest.raises(ConfigError, match=f"'after' is compared with '{other}', which is not another row"):
             read_table(str(bars))
-
-
-def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, commands: Commands) -> None:
-    (tmp_path / "out/mine/first/seed-0/run").mkdir(parents=True)
-    (tmp_path / "out/mine/first/seed-0/run/config.yaml").write_text("")
-
-    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out"))
-
-    assert commands.run[0][-2:] == ["--resume", "--json"]
-
-
-def test_rows_without_data_are_named_and_the_others_run(table: Path, tmp_path: Path) -> None:
-    result = reproduce(ReproduceConfig(table=str(table), seeds=1, data_root=tmp_path, out=tmp_path / "out"))
-
-    assert result.to_json()["rows"] == {"done": 1, "no data": 1}
-    reason = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][1]["reason"]
-    assert "cifar10 (50,000 train, 10,000 test images): cifar10: not found" in reason
 
 
 def test_a_row_that_trains_twice_has_two_folders_and_goes_on_in_each(
@@ -271,10 +245,9 @@ def test_a_record_says_how_it_was_made_and_what_differs(
     table.write_text(TABLE.replace("values:", "note: Half of the images.\nvalues:"))
     place = str(tmp_path / "out")
 
-    assert (
-        main(["reproduce", str(table), "--row", "second", "--seeds", "2", "--data-root", "some", "--out", place]) == 3
-    )
-    assert main(["reproduce", str(table), "--row", "first", "--seeds", "2", "--data-root", "some", "--out", place]) == 0
+    words = ["reproduce", str(table), "--seeds", "2", "--data-root", "some", "--out", place, "--row"]
+    assert main([*words, "second"]) == 3
+    assert main([*words, "first"]) == 0
 
     assert "digits (%). Half of the images.\n" in capsys.readouterr().out
     record = json.loads((tmp_path / "out/mine/table.json").read_text())
@@ -284,7 +257,7 @@ def test_a_record_says_how_it_was_made_and_what_differs(
     assert record["machine"]["cores"] >= 1
 
 
-def test_dry_run_lists_commands_and_missing_data(
+def test_rows_without_data_are_named_and_the_others_run_and_listed_by_a_dry_run(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["reproduce", str(table), "--seeds", "1", "--data-root", str(tmp_path), "--out", str(tmp_path / "out")]
@@ -296,6 +269,11 @@ def test_dry_run_lists_commands_and_missing_data(
     assert captured.err.count("labelkit train") == 2
     assert captured.err.count("rows skipped: cifar10") == 1
     assert not (tmp_path / "out").exists()
+
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == {"done": 1, "no data": 1}
+    reason = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][1]["reason"]
+    assert "cifar10 (50,000 train, 10,000 test images): cifar10: not found" in reason
 
 
 def test_a_value_that_is_not_there_is_answered_with_those_that_are(table: Path, tmp_path: Path) -> None:
@@ -317,6 +295,11 @@ def test_rows_that_are_done_are_in_the_table_although_the_next_is_stopped(
             raise KeyboardInterrupt
         return commands._run(words)
 
+    commands.code = 4  # a row that fails does not stop the others
+    failed = reproduce(ReproduceConfig(table=str(table), seeds=1, out=tmp_path / "failed"))
+    assert (failed.to_json()["rows"], len(commands.run)) == ({"failed": 2}, 2)
+    assert "2 of 2 rows failed" in str(failed.fault)
+    commands.code = 0
     monkeypatch.setattr(running, "run_command", stop)
     with pytest.raises(KeyboardInterrupt):
         reproduce(ReproduceConfig(table=str(table), out=tmp_path, seeds=2))
@@ -324,17 +307,6 @@ def test_rows_that_are_done_are_in_the_table_although_the_next_is_stopped(
     text = (tmp_path / "mine" / "table.md").read_text()
     assert "| first | 50.0 | 45.0 ± " in text
     assert "second row" in text
-
-
-def test_a_row_that_fails_does_not_stop_the_others(table: Path, tmp_path: Path, commands: Commands) -> None:
-    commands.code = 4
-    table.write_text(TABLE.replace("cifar10", "digits"))
-
-    result = reproduce(ReproduceConfig(table=str(table), seeds=1, out=tmp_path / "out"))
-
-    assert result.to_json()["rows"] == {"failed": 2}
-    assert len(commands.run) == 2
-    assert "2 of 2 rows failed" in str(result.fault)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from PIL import Image
 CELL, GAP = 112, 8
 CAPTIONS = {
     "a path": "train/Balinese_character01/0108_01_of_the_second_drawer.png",
-    "narrow letters": "i" * 200 + ".png",
     "wide letters": "W" * 200 + ".png",
     "no spaces": "m" * 20,
     "as wide as it gets": "\U0001f600" * 60,
