@@ -114,12 +114,12 @@ def collect_labels(
     known_away = set(kept)
     if tables.was_edited(GIVEN):
         now = {label.path: label.text for label in given}
-        edited = {name: text for name, text in given_before().items() if now.get(name) != text}
-        for name, text in edited.items():
+        differing = {name: text for name, text in given_before().items() if now.get(name) != text}
+        for name, text in differing.items():
             gone_from.setdefault(name, set()).add(text)
-        if edited:
-            gone = len(edited.keys() - now.keys())
-            progress.message(f"{GIVEN}: {_labels(gone)} removed, {len(edited) - gone} changed")
+        if differing:
+            absent = len(differing.keys() - now.keys())
+            progress.message(f"{GIVEN}: {_labels(absent)} removed, {len(differing) - absent} changed")
     # by path and file, since different photos may have had the same path
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()
