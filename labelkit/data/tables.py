@@ -529,7 +529,7 @@ def class_name(label: object) -> str | None:
     """Normalize a label to a class name, or to ``None`` if it means unlabeled."""
     if label is None or (isinstance(label, float) and math.isnan(label)):
         return None
-    name = " ".join(unicodedata.normalize("NFC", str(label)).split())
+    name = re.sub(" +", " ", unicodedata.normalize("NFC", str(label)).strip())
     whole = _WHOLE.fullmatch(name)
     name = whole[1] if whole else name
     return None if not name or name in NO_LABEL or name.lower() in NO_LABEL_WORDS else name

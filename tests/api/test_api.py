@@ -37,10 +37,11 @@ def function_of(words: tuple[str, ...]) -> object:
     return found
 
 
-def test_processes_do_not_run_the_script_again(tmp_path: Path) -> None:
+def test_processes_do_not_run_the_script_again() -> None:
+    main_module = sys.modules["__main__"]
     with without_main_module():
         assert not {"init_main_from_name", "init_main_from_path"} & set(get_preparation_data("worker"))
-    assert "__file__" in vars(sys.modules["__main__"]) or sys.modules["__main__"].__spec__ is not None
+    assert sys.modules["__main__"] is main_module
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import json
 from pathlib import Path
 
 import pytest
-from labelkit.data.tables import read_label_csv
+from labelkit.data.tables import class_name, read_label_csv
 from labelkit.errors import DatasetError
 
 COCO = {
@@ -191,3 +191,7 @@ def test_a_wrong_path_of_a_table_is_named_with_what_to_pass(tmp_path: Path) -> N
         read_label_csv(tmp_path)
     with pytest.raises(DatasetError, match=r"no images\. Add a line for each image"):
         read_label_csv(tmp_path / "labels.csv")
+
+
+def test_class_names_do_not_differ_by_repeated_spaces() -> None:
+    assert class_name(" Pink  Lady ") == "Pink Lady"
