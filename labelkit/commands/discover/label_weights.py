@@ -89,13 +89,13 @@ def weigh_surrounded_labels(features: NDArray[np.float32], labels: NDArray[np.in
     fraction is at least half of that among all images, or if at least half of all images are labeled.
 
     Args:
-        features: (n, d) rows of length 1.
-        labels: (n,) -1 = unlabeled.
+        features: (n, d).
+        labels: (n,) int64, -1 = unlabeled.
     """
     weights, labeled = np.ones(len(labels)), np.flatnonzero(labels >= 0)
     unlabeled_share = 1 - len(labeled) / len(labels)
     if unlabeled_share > 0.5 and len(labeled) > _NEIGHBORS:
-        _, near = knn(features[labeled], features, min(_NEIGHBORS + 1, len(labels)), metric="dot")
+        _, near = knn(features[labeled], features, min(_NEIGHBORS + 1, len(labels)), metric="l2")
         share = ((labels[near] < 0) & (near != labeled[:, None])).sum(axis=1) / _NEIGHBORS
         counts = np.unique(labels[labeled], return_inverse=True, return_counts=True)
         least = np.minimum(1, _KEPT / counts[2])[counts[1]]

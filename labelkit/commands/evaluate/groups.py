@@ -41,7 +41,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     store = open_store(config.index)
     truth, class_names = _read_true_labels(store, config)
     scored: list[dict[str, Any]] = []
-    groupings = list(_list_groupings(store, config))
+    groupings = _list_groupings(store, config)
     # rows whose labels were available to any of the results or in training, so that all results are scored on the same
     masks = [result.arrays["labeled"] for result, _ in groupings if "labeled" in result.arrays]
     used = np.zeros(store.n, dtype=bool)

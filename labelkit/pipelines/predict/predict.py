@@ -293,8 +293,8 @@ def _compare_with_labels(result: Result, predictions: list[Prediction], truth: d
     if unknown_lines:
         inside = counts["of_new_classes_in_new_groups"]
         sentences.append(
-            f"photos of classes without labels in the store: {len(unknown_lines)}, whose predictions count as "
-            f"wrong; {inside} of them are in unnamed groups"
+            f"photos of classes without labels in the store: {len(unknown_lines)} (their predictions count as wrong), "
+            f"{inside} of them in unnamed groups"
         )
     current_progress().message("; ".join(sentences))
     return counts

@@ -89,6 +89,11 @@ class Record(BaseModel):
         self.steps[name] = {"command": command, "inputs": json_digest(inputs), "files": made, "values": dict(values)}
         self.write()
 
+    def note_suggested(self, values: Mapping[str, Any]) -> None:
+        """Move the photos in the reported values of ``suggest`` to the end of ``suggested``."""
+        new = [escape_path(image["path"]) for image in values.get("images", [])]
+        self.suggested = [*(path for path in self.suggested if path not in set(new)), *new]
+
     def follow_confirmed(self, labels: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
         """Return the labels, by path, that have been confirmed, and record their current paths and file digests.
 

@@ -214,6 +214,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _choose_round(config, record, folder, listing, labels, len(dataset), alone=alone)
+    record.note_suggested(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
     this.record["suggestions"] = _estimate_new_classes(record.suggested, now, len(dataset))
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
@@ -286,8 +287,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.remove(*files)
     old = [folder / name for name in _existing_stores(record, folder) if name != this.store.name]
     result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
-    new = [escape_path(image["path"]) for image in told.get("suggest", {}).get("images", [])]
-    record.suggested = [*(path for path in record.suggested if path not in new), *new]
+    record.note_suggested(told.get("suggest", {}))
     record.write()
     return result
 

@@ -242,7 +242,7 @@ def _imagefolder(found: _Set) -> tuple[list[str], dict[str, str]]:
     bad = [name for name in used if not _is_folder_name(name)]
     bad += [one for one, count in Counter(name.casefold() for name in used).items() if count > 1]
     if bad:
-        problem = f"not valid as folder names of classes: {', '.join(map(repr, bad[:_SHOWN]))}"
+        problem = f"{len(bad)} of {len(used)} class names cannot be folder names: {', '.join(map(repr, bad[:_SHOWN]))}"
         raise ConfigError("--export imagefolder", problem, "Rename these classes, or use another format.")
     files = _flat_names(found.ids, stems=False)
     return [f"{name}/{file}" for name, file in zip(found.names, files, strict=True)], {}

@@ -71,8 +71,8 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
     assert (
         "of 3 photos with a label, 1 have a correct prediction (33.3%); "
         "of the 3 confident predictions, 1 are correct; "
-        "photos of classes without labels in the store: 1, whose predictions count as wrong; 1 of them are "
-        "in unnamed groups"
+        "photos of classes without labels in the store: 1 (their predictions count as wrong), 1 of them in unnamed "
+        "groups"
     ) in told.err
 
 
