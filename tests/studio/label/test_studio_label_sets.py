@@ -216,7 +216,7 @@ def test_an_image_that_changed_is_refused_and_nothing_is_left(export: Any, tmp_p
 def test_a_class_that_cannot_be_a_folder_is_refused(export: Any, index: Path, tmp_path: Path, name: str) -> None:
     table = tmp_path / "bad.csv"
     table.write_text(f"path,label\ntest_c.png,{name}\n")
-    with pytest.raises(ConfigError, match="1 of . class names cannot be folder names"):
+    with pytest.raises(ConfigError, match=r"1 of . class names cannot be folder names"):
         export("imagefolder", tmp_path / "set", from_=table)
     assert not (tmp_path / "set").exists()
 
