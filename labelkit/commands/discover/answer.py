@@ -244,6 +244,8 @@ def _answer(
         )
     whole = weigh_surrounded_labels(grouping.features, labels)
     if (whole < 1).any():
+        few = f"{int((whole < 1).sum())} labels count less, because most images that resemble theirs are labeled, too"
+        current_progress().message(few)
         weights = whole if weights is None else weights * whole
     judge = RefittableClassifier(grouping.features, labels, weights)
     class_of_group, weight = grouping.class_of_group, grouping.group_weight
