@@ -92,15 +92,17 @@ def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
     """Return a reader for the rows of a CSV file, and the header.
 
     The delimiter is the first of comma, semicolon and tab for which a column has a known lower-case name (with ``_``
-    for spaces), otherwise comma.
+    for spaces), otherwise the one with the most columns.
     """
-    for delimiter in (",", ";", "\t", ","):
+    columns = {}
+    for delimiter in ",;\t":
         file.seek(0)
-        if any(
-            {name.strip().lower(), normalize_column_name(name)} & {*known}
-            for name in next(csv.reader(file, delimiter=delimiter), [])
-        ):
+        names = next(csv.reader(file, delimiter=delimiter), [])
+        columns[delimiter] = len(names)
+        if any({name.strip().lower(), normalize_column_name(name)} & {*known} for name in names):
             break
+    else:
+        delimiter = max(columns, key=columns.__getitem__)
     file.seek(0)
     reader = csv.reader(file, strict=True, delimiter=delimiter)
     return reader, [name.strip() for name in next(reader, [])]

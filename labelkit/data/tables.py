@@ -206,7 +206,8 @@ def read_label_csv(
     rows = table.rows
     if guesses := sum(row.guess and bool(row.label) for row in rows):
         problem = f"{guesses} of {len(rows)} labels were predicted by labelkit (their kind is known, new or unsure), "
-        remedy = "Pass a file with only labels that you know, such as given.csv, or only the lines that you corrected."
+        remedy = "Pass a file with only labels that you know, such as given.csv, or only the lines that you corrected. "
+        remedy += "To export predictions, use `labelkit label --predictions newest --export FORMAT`."
         raise DatasetError(str(path), f"{problem}so they cannot serve as ground truth", remedy)
     for row in rows:
         if not row.label:
@@ -368,7 +369,10 @@ def _are_images(texts: Sequence[str | None]) -> bool:
 
 
 def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
-    """Return a reader positioned after the header, and the column names; ``DatasetError``: there are no paths."""
+    """Return a reader positioned after the header, and the column names; ``DatasetError``: there are no paths.
+
+    If no header is one of ``PATH_COLUMNS``, the only column that contains image file names is called ``path``.
+    """
     if not text.strip():
         raise DatasetError(where, "the file is empty", _HEADER_REMEDY)
     try:
@@ -377,6 +381,12 @@ def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
         raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
     if not set(PATH_COLUMNS).isdisjoint(map(normalize_column_name, header)):
         return reader, header
+    with contextlib.suppress(csv.Error):
+        columns = list(zip(*(fields for fields in reader if len(fields) == len(header)), strict=True))
+        images = [at for at, texts in enumerate(columns) if _are_images(texts) and not _are_images([header[at]])]
+        if len(images) == 1:
+            reader = open_table(io.StringIO(text, newline=""), [header[images[0]].lower()])[0]
+            return reader, [PATH_COLUMNS[0] if at == images[0] else name for at, name in enumerate(header)]
     listed = ", ".join(header)
     shown = listed if len(listed) <= _MAX_SHOWN else f"{listed[:_MAX_SHOWN]}... ({len(listed):,} characters)"
     problem = f"line 1: there is no path column ({', '.join(PATH_COLUMNS[:-1])}), found {shown}"

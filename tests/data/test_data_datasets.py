@@ -451,7 +451,7 @@ def test_a_missing_file_names_the_option_by_which_it_is_found(tmp_path: Path) ->
     [
         ("", "the file is empty"),
         ("path,label\n", "contains a header, but no images"),
-        ("picture,label\na.png,1\n", "no path column"),
+        ("picture,label\na,1\n", "no path column"),
         ("path,label,label\na.png,1,2\n", "'label' occurs twice"),
         ('path,label\n"a.png,1\n', "line 2: unreadable"),
         ("path,label\nA.png,1\n", r"no file 'A.png' .*\(is it a.png\?\)"),

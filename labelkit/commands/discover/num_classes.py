@@ -208,7 +208,7 @@ def _explain_bound(judgement: NumClassesChoice) -> list[str]:
     if judgement.is_upper_bound:
         return [f"at most {best} classes: the smallest number tried fits best, so lower --min-classes"]
     if judgement.is_lower_bound:
-        note = "the largest number tried fits best, so raise --max-classes or label more images"
+        note = "the largest number tried fits best, so label more images, or raise --max-classes in `discover`"
         return [f"at least {best} classes: {note}"]
     return []
 

@@ -45,7 +45,8 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     num_checked = int(np.isfinite(doubts.score).sum())
     if num_checked < len(labeled):
         alone = len(labeled) - num_checked
-        current_progress().message(f"{alone} labels cannot be checked, because no other image has the same label")
+        labels_alone = f"{alone} label{'' if alone == 1 else 's'} cannot be checked"
+        current_progress().message(f"{labels_alone}, because no other image has the same label")
     found = np.flatnonzero(doubts.doubtful)
     if len(found) > MANY_DOUBTS * num_checked:
         current_progress().message(

@@ -87,8 +87,9 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     if images is not None:
         images.draw_groups(config, pairs)
     # count only guesses that are probably right; predictions of versions before 0.2 have no probabilities
-    unlikely = found.new_chance[rows] <= 0.5
-    in_groups = Counter(guess for guess, not_new in zip(guesses, unlikely, strict=True) if guess and not not_new)
+    guessed = [row for row, guess in zip(rows.tolist(), guesses, strict=True) if guess]
+    likely = [row for row in guessed if not found.new_chance[row] <= 0.5]
+    in_groups = Counter(found.labels[row] for row in likely)
     values: dict[str, object] = {
         "index": config.index,
         "answer": result.name,
@@ -100,6 +101,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         "earlier": None if earlier is None else int(earlier.sum()),
         "nearer_to_each_other": None if earlier is None else int((scores > 0.5).sum()),
         "in_new_groups": in_groups.total(),
+        "unsure_in_new_groups": int((kinds[likely] == "unsure").sum()),
         "new_groups": [{"group": name, "images": number} for name, number in in_groups.most_common()],
         "novel": [dict(zip(COLUMNS, line, strict=True)) | {"unlikeness": float(str(line[2]))} for line in lines],
     }

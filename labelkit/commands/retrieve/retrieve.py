@@ -42,7 +42,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import check_new_result, write_result
+from labelkit.store.results import check_new_result, list_results, newest_name, read_result, write_result
 
 # Minimum cosine similarity of images that are regarded as the same picture.
 DUPLICATE_COSINE = 1 - 1e-6
@@ -200,6 +200,7 @@ def _build_result(
     listed: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     lines: list[tuple[object, ...]] = []
+    predict = _predictions(store)
     for q, name in enumerate(queries.names):
         entries: list[dict[str, object]] = []
         for rank, hit in enumerate(hits[q], start=1):
@@ -208,6 +209,10 @@ def _build_result(
             same_file = hit.duplicate in ("itself", "same file")
             entries.append({**entry, "same_file": same_file, "duplicate": hit.duplicate})
             cells.append([name, rank, sample_id, label, hit.score, hit.duplicate or ""])
+            if predict is not None:
+                predicted, kind = predict(hit.row)
+                entries[-1] |= {"predicted": predicted, "kind": kind}
+                cells[-1].insert(4, f"{predicted}?" if kind == "unsure" else predicted)
             score = f"{hit.score:.9g}"
             lines.append((name, rank, sample_id, hit.row, label or "", score, hit.duplicate or ""))
         listed.append({"query": name, "label": queries.labels[q], "hits": entries})
@@ -235,7 +240,8 @@ def _build_result(
         values["sheet"] = config.sheet
         made.append(config.sheet)
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
-    shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
+    names = ["query", "rank", "image", "label", *(["predicted"] if predict else []), score_name, ""]
+    shown = [Table("", names, cells)]
     if index is not None:
         measured = index.measured
         assert measured is not None
@@ -246,6 +252,18 @@ def _build_result(
         row: list[Cell] = [measured.recall, measured.index_ms, measured.exact_ms, size, origin, place]
         shown.append(Table(title, columns, [row]))
     return SimpleResult(values, tuple(made), tuple(shown))
+
+
+def _predictions(store: EmbeddingStore) -> Callable[[int], tuple[str, str]] | None:
+    """Return a function from a row to its label and kind in the newest predictions; ``None`` if there are none."""
+    names = list_results(store)
+    newest = newest_name(names, "answer")
+    result = read_result(store, newest) if newest in names else None
+    if result is None or result.kind != "answers":
+        return None
+    groups, ids = [*result.arrays["names"], ""], result.arrays["group_ids"]
+    kinds, decisions = result.arrays["decision_names"], result.arrays["decisions"]
+    return lambda row: (groups[int(ids[row])], kinds[int(decisions[row])])
 
 
 def _settings(config: RetrieveConfig) -> dict[str, object]:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from labelkit.options.base import OUTPUT, STORE, StageConfig, panel
-from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOptions
+from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOptions, find_newest_store
 
 _RUN = panel("Run", preset=False)
 
@@ -46,8 +46,17 @@ class StatusConfig(StageConfig):
 
     command: ClassVar[tuple[str, ...]] = ("status",)
 
-    index: Path | None = STORE(None, "Store (NAME.h5) from `labelkit embed`, complete or not.", aliases=["--store"])
+    index: Path | None = STORE(
+        None,
+        "Store (NAME.h5) from `labelkit embed`, complete or not, or an output folder of `labelkit start`.",
+        aliases=["--store"],
+    )
     run: Path | None = _RUN(None, "Run folder from `labelkit train`.")
+
+    @field_validator("index")
+    @classmethod
+    def _find_in_folder(cls, index: Path | None) -> Path | None:
+        return index and (find_newest_store(index) or index)
 
     @model_validator(mode="after")
     def _check_one_given(self) -> Self:

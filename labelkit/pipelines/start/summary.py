@@ -14,6 +14,7 @@ from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import class_name, read_paths_and_labels
 from labelkit.errors import StoreError
 from labelkit.files import sha256_file
+from labelkit.formatting import first_few
 from labelkit.pipelines.start.given import GIVEN, LABELS, NEXT, GeneratedTables, TableLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.progress import current_progress
@@ -79,7 +80,7 @@ def write_summary(
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
     answered, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
     right = None if answered is None or guesses is None else (answered, guesses)
-    found_table = _found_table(told, rows, counts, right)
+    found_table = _found_table(told, rows, counts, right, [name for name, _ in store.skipped])
     sentences = [_classes_sentence(config, told["groups"], rows, this.get("suggestions"))]
     if since is not None:
         sentences.append(_since_sentence(since, folder / CHANGED))
@@ -185,6 +186,7 @@ def _found_table(
     rows: Sequence[tuple[str, ...]],
     counts: Mapping[str, int],
     right: tuple[int, int] | None,
+    skipped: Sequence[str],
 ) -> Table:
     """Return the table of counts, with one line per finding."""
     answered = counts["known"] + counts["new"]
@@ -204,9 +206,13 @@ def _found_table(
     novel = told.get("novel photos", {})
     if novel.get("in_new_groups"):
         count = len(novel["new_groups"])
-        where = f"in {count} unlabeled {'group' if count == 1 else 'groups'} (novel.csv)"
+        unsure = novel["unsure_in_new_groups"]
+        where = f"{novel['in_new_groups'] - unsure} predicted, {unsure} unsure, in {count} unlabeled "
+        where += f"{'group' if count == 1 else 'groups'} (novel.csv)"
         lines.append(["likely of a new class", novel["in_new_groups"], where])
     lines.append(["to check", *_count_images_to_check(told, len(rows))])
+    if skipped:
+        lines.append(["skipped", len(skipped), f"unreadable: {first_few(skipped, _SHOWN)}"])
     total = "" if right is None else f", about {counts['given'] + sum(right)} of them labeled correctly"
     if total and _found_no_class(told["groups"]):
         total += ", if you have labeled photos of every class"

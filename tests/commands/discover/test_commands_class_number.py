@@ -144,7 +144,10 @@ def test_a_choice_at_an_end_of_the_range_is_a_bound(labelkit: Any, blobs: Embedd
     assert answer.code == 0
     # there are five blobs
     assert bound(answer.json) == (4, True, False)
-    assert "at least 4 classes: the largest number tried fits best, so raise --max-classes" in answer.err
+    assert (
+        "at least 4 classes: the largest number tried fits best, so label more images, or raise --max-classes"
+        in answer.err
+    )
     assert any(line.split()[:3] == ["at", "least", "4"] for line in labelkit(*words).out.splitlines())
 
 

@@ -258,7 +258,7 @@ def test_wrong_labels_are_listed_with_what_they_seem_to_be(colors: Path, tmp_pat
     assert int(by_path["04.png"]["nearest_of_label"][:2]) % 3 == 2
     assert int(by_path["04.png"]["nearest_of_suggested"][:2]) % 3 == 1
     assert (answer.json["labels"], answer.json["judged"], answer.json["doubtful_labels"]) == (18, 17, 2)
-    assert "1 labels cannot be checked, because no other image has the same label" in answer.err
+    assert "1 label cannot be checked, because no other image has the same label" in answer.err
     with Image.open(sheet) as drawn:
         assert drawn.width > 6 * 100
 

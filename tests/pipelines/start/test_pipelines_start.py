@@ -38,7 +38,7 @@ from labelkit.studio.label.actions import Step
 from PIL import Image
 from tests.pipelines.squares import add_photos, color, labels_in, rows, run, table, write_labels
 from tests.pipelines.start.conftest import Begin
-from tests.running import Heard, flip_bit
+from tests.running import Heard, Labelkit, flip_bit
 from tests.tiers import quick_every
 
 
@@ -227,9 +227,12 @@ def test_second_call_finds_everything_done_and_reads_no_photo(
 
 
 def test_photos_that_were_left_empty_beside_filled_ones_are_suggested_last(
-    photos: Path, tmp_path: Path, begin: Begin
+    labelkit: Labelkit, photos: Path, tmp_path: Path, begin: Begin
 ) -> None:
     begin(0, 1, 3, 4)
+    hits = labelkit("retrieve", "--index", tmp_path / "photos-labeled", "--query-rows", "0", "--json").json["queries"]
+    predicted = labels_in(tmp_path / "photos-labeled" / "labels.csv")
+    assert all(hit["predicted"] == predicted[hit["sample_id"]] for hit in hits[0]["hits"])
     folder = tmp_path / "photos-labeled"
     first, *others = labels_in(folder / "next.csv")
     run(photos, num_classes=3, num_suggestions=5)  # an untouched table says nothing of its photos
@@ -464,7 +467,7 @@ def test_a_label_returns_with_a_photo_that_could_not_be_read_for_a_while(
 
 @pytest.mark.parametrize("labeled", [range(29), (0, 29)])
 def test_a_photo_that_cannot_be_read_leaves_no_label_or_one_for_the_others(
-    photos: Path, tmp_path: Path, labeled: Sequence[int]
+    labelkit: Labelkit, photos: Path, tmp_path: Path, labeled: Sequence[int]
 ) -> None:
     known = write_labels(tmp_path / "known.csv", labeled)
     (photos / "029.png").write_bytes(b"no image")
@@ -473,6 +476,7 @@ def test_a_photo_that_cannot_be_read_leaves_no_label_or_one_for_the_others(
 
     assert (told["photos"], told["counts"]["given"]) == (29, len(set(labeled) - {29}))
     assert [bad["path"] for bad in told["skipped"]] == ["029.png"]
+    assert labelkit("status", "--index", tmp_path / "photos-labeled", "--json").json["store"]["rows"] == 29
 
 
 def test_a_sheet_that_start_drew_is_removed_as_its_own(tmp_path: Path) -> None:
