@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import eq
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from labelkit.store.reader import RESTORE, CheckedFile, LazyRows, open_file
 from labelkit.store.schema import VIEWS, name_bytes, name_fault, name_text
 from labelkit.store.writer import Contents
 
+_IDS_AT_ONCE: Final = 1 << 16
 _MODEL_TEXTS = ("name", "weights_fingerprint", "weights_file_sha256", "source", "layer", "pooling")
 
 
@@ -307,15 +309,42 @@ class EmbeddingStore:
         raise TypeError("an EmbeddingStore cannot be pickled: call open_store in each process")
 
 
-def _read_ids(file: CheckedFile) -> list[str]:
-    raw = file.read("sample_ids")
+class SampleIds(Sequence[str]):
+    """Names of the n images of a store, decoded when used, so that they take no memory."""
+
+    def __init__(self, raw: NDArray[np.bytes_]) -> None:
+        self._raw = raw
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @overload
+    def __getitem__(self, where: int) -> str: ...
+    @overload
+    def __getitem__(self, where: slice) -> list[str]: ...
+    def __getitem__(self, where: int | slice) -> str | list[str]:
+        found = self._raw[where].tolist()
+        return [name_text(one) for one in found] if isinstance(where, slice) else name_text(found)
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _IDS_AT_ONCE):
+            yield from self[start : start + _IDS_AT_ONCE]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _read_ids(file: CheckedFile) -> SampleIds:
+    raw = LazyRows(file, "sample_ids").rows
     raw_in_order = np.sort(raw) if schema.FEATURE_UNSORTED in file.features else raw
     disordered = ~(raw_in_order[1:] > raw_in_order[:-1])
     if disordered.any():
         row = int(np.argmax(disordered)) + 1
         problem = f"{name_text(raw_in_order[row])!r} occurs twice or out of order"
         raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
-    names = [name_text(one) for one in raw]  # raw.tolist() would take as much memory again
+    names = SampleIds(raw)
     for row, name in enumerate(names):
         if fault := name_fault(name):
             raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)

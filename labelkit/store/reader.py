@@ -446,7 +446,7 @@ class CheckedFile:
         info, shards = self.datasets[path], self.shards
         if shards is not None and path in shards.columns:
             return lambda: shards.read(path, slice(None))
-        if info.offset is None or not info.nbytes or info.offset % info.dtype.itemsize:
+        if info.offset is None or not info.nbytes or info.offset % info.dtype.alignment:
             with self._translated(path):
                 rows = self._rows(path)
         else:

@@ -100,7 +100,7 @@ def test_the_expected_number_holds_for_the_labeled_classes_where_no_other_was_fo
     }
     counts = {"given": 1, "known": 1, "new": 0, "unsure": 0}
 
-    table = _found_table(told, [("", "pear", "given"), ("", "pear", "known")], counts, (1, 0))
+    table = _found_table(told, [("", "pear", "given"), ("", "pear", "known")], counts, (1, 0), [])
 
     assert table.title.endswith("labeled correctly" + ", if you have labeled photos of every class" * (len(curve) == 1))
 
