@@ -5,7 +5,7 @@ lists features that they must not ignore; a new major version changes the meanin
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -177,6 +177,13 @@ def name_text(raw: bytes) -> str:
 
 
 _FAULT = re.compile(r"\0|(?:\A|/)\.{0,2}(?:/|\Z)")
+_FAULT_BETWEEN_NAMES = re.compile(rb"(?:\A|[/\0])\.{0,2}(?:[/\0]|\Z)")
+
+
+def are_sample_ids(names: Sequence[bytes]) -> bool:
+    """Return whether ``name_fault`` finds no fault in any of the names, which are checked together."""
+    joined = b"\0".join(names)
+    return joined.count(b"\0") == len(names) - 1 and not _FAULT_BETWEEN_NAMES.search(joined)
 
 
 def name_fault(name: str) -> str | None:
