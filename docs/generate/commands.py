@@ -16,9 +16,9 @@ from labelkit.options.base import (
     bounds,
     choices,
     command_line_name,
-    field_extra,
     format_value,
     metavar,
+    read_field_extra,
 )
 from typer.main import get_command
 
@@ -153,7 +153,7 @@ def _option_table(parameters: list[Any], config: type[StageConfig] | None) -> st
 def _row(parameter: Any, config: type[StageConfig] | None) -> list[str]:
     names = ", ".join(code(name) for name in (*parameter.opts, *parameter.secondary_opts))
     field = config.model_fields.get(parameter.name) if config else None
-    if field is not None and field_extra(field, "positional"):
+    if field is not None and read_field_extra(field, "positional"):
         names = code(command_line_name(parameter.name, field))
     if field is None:
         words = re.sub(r"\\\[", "[", parameter.help or "")

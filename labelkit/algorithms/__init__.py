@@ -43,8 +43,8 @@ if TYPE_CHECKING:
         NumClassesEstimate,
         NumClassesSearch,
         bounded_integer_search,
-        by_density,
         candidate_numbers,
+        choose_by_density,
         estimate_num_classes,
     )
     from labelkit.algorithms.prototypes import (
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
         balanced_labels,
         cluster_sizes,
         make_prior,
-        order_prior,
         solve,
+        sort_prior_by_cluster_size,
     )
 
 __all__ = [
@@ -86,7 +86,7 @@ __all__ = [
     "balanced_labels",
     "bounded_integer_search",
     "build_index",
-    "by_density",
+    "choose_by_density",
     "cluster_sizes",
     "candidate_numbers",
     "contingency",
@@ -106,7 +106,7 @@ __all__ = [
     "measure_spread",
     "named_probability",
     "nearest_centroids",
-    "order_prior",
+    "sort_prior_by_cluster_size",
     "prior_energy",
     "reliability",
     "risk_coverage",

@@ -110,7 +110,7 @@ def _identities(count: int) -> Matrices:
     return np.tile(np.eye(3), (count, 1, 1))
 
 
-def as_3x3(matrices: Tensor) -> Tensor:
+def to_3x3_matrices(matrices: Tensor) -> Tensor:
     """Convert affine ``(b, 2, 3)`` or square ``(b, 3, 3)`` matrices to ``(b, 3, 3)``."""
     if matrices.shape[-2] == 3:
         return matrices
@@ -130,7 +130,7 @@ def compute_view_homographies(first: Tensor, second: Tensor) -> Tensor:
         ``(b, 3, 3)``.
     """
     # view matrices are always invertible; checking this would synchronize with the GPU
-    return torch.linalg.solve_ex(as_3x3(second), as_3x3(first)).result
+    return torch.linalg.solve_ex(to_3x3_matrices(second), to_3x3_matrices(first)).result
 
 
 # --- applying ------------------------------------------------------------------------------------

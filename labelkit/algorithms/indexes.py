@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.neighbors import SPARE, Metric, as_queries, as_rows, knn, rescore
+from labelkit.algorithms.neighbors import SPARE, Metric, as_rows, knn, prepare_queries, rescore
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.progress import current_progress
 
@@ -203,7 +203,7 @@ class ApproximateSearch:
         """
         import faiss
 
-        query_rows = as_queries(queries, self.rows, self.metric)
+        query_rows = prepare_queries(queries, self.rows, self.metric)
         if not 1 <= k <= len(self.rows):
             raise ValueError(f"k must be from 1 to the number of available rows ({len(self.rows)}), got {k}")
         made: Any = faiss  # its annotations lack the parameter classes

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.novelty import mid_ranks
+from labelkit.algorithms.novelty import fractional_ranks
 from labelkit.algorithms.row_blocks import blocks
 
 RIDGE: Final = 0.3
@@ -53,7 +53,7 @@ def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> La
     margins = np.stack([by_nearest, _mean_margins(rows, labels, counts), by_ridge])
     is_checked = counts[labels] > 1
     score = np.full(len(labels), np.nan)
-    score[is_checked] = np.mean([mid_ranks(margin[is_checked]) for margin in margins], axis=0)
+    score[is_checked] = np.mean([fractional_ranks(margin[is_checked]) for margin in margins], axis=0)
     return LabelErrorEvidence(score, is_checked & (margins > 0).all(axis=0), suggested, same, other)
 
 

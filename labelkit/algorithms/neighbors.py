@@ -96,7 +96,7 @@ class ExactSearch:
         self, queries: ArrayLike, k: int, *, exclude_self: bool = False
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Find each query's k nearest gallery rows by exact search; see :func:`knn`."""
-        query_rows = as_queries(queries, self.rows, self.metric)
+        query_rows = prepare_queries(queries, self.rows, self.metric)
         if exclude_self and len(query_rows) != len(self.rows):
             raise ValueError(
                 f"exclude_self requires queries == gallery, got {len(query_rows)} and {len(self.rows)} rows"
@@ -176,7 +176,7 @@ def _search_in_float32(
     return torch.cat([one[0] for one in found]).cpu().numpy(), torch.cat([one[1] for one in found]).cpu().numpy()
 
 
-def as_queries(queries: ArrayLike, gallery_rows: GalleryRows, metric: Metric) -> NDArray[np.float32]:
+def prepare_queries(queries: ArrayLike, gallery_rows: GalleryRows, metric: Metric) -> NDArray[np.float32]:
     """Check queries (q, d) against the gallery and normalize them for ``cosine``.
 
     Raises:

@@ -28,7 +28,7 @@ def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> ND
         new_shares: (n,) in ``[0, 1]``, probability of each image to belong to a group without a label.
         cosines: (n,) cosine to the nearest labeled image.
     """
-    return np.asarray((mid_ranks(new_shares) + mid_ranks(-cosines)) / 2, dtype=np.float64)
+    return np.asarray((fractional_ranks(new_shares) + fractional_ranks(-cosines)) / 2, dtype=np.float64)
 
 
 def score_arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
@@ -49,7 +49,7 @@ def score_arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.
     return np.asarray(np.where(earlier.max(axis=1) > 1 - _SAME, 0.0, score))
 
 
-def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def fractional_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the fractional ranks (n,) float64 of values, in ``[0, 1]``; tied values share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     upto = np.cumsum(counts)

@@ -64,7 +64,7 @@ def candidate_numbers(low: int, high: int) -> list[int]:
     return numbers
 
 
-def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
+def choose_by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
     """Choose the number of classes closest to the geometric mean of HDBSCAN's cluster counts.
 
     Args:

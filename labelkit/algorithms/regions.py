@@ -11,7 +11,7 @@ from torch import Tensor
 from labelkit.algorithms.precision import promote, without_autocast
 
 
-def source_boxes(matrices: Tensor) -> Tensor:
+def crop_boxes_in_original(matrices: Tensor) -> Tensor:
     """Compute the box in the original image that each crop covers.
 
     Args:

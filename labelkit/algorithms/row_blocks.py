@@ -84,7 +84,7 @@ class StoredRows:
         """Compute the row norms (n,) to divide by when normalizing, with 1 for all-zero rows."""
         lengths = np.empty(len(self), dtype=np.float32)
         for block in blocks(*self.shape):
-            lengths[block] = row_lengths(self[block])
+            lengths[block] = row_norms(self[block])
         return np.where(lengths > 0, lengths, np.float32(1))
 
     def _places(self, where: slice | NDArray[np.int64]) -> Any:
@@ -225,7 +225,7 @@ def to_unit_length(rows: Rows, name: str) -> Rows:
     Raises:
         ValueError: a row is zero.
     """
-    lengths = np.concatenate([row_lengths(part) for _, part in iterate_blocks(rows)] or [np.empty(0)])
+    lengths = np.concatenate([row_norms(part) for _, part in iterate_blocks(rows)] or [np.empty(0)])
     zeros = int((lengths == 0).sum())
     if zeros:
         raise ValueError(f"{zeros} of {len(rows)} rows of {name} have zero norm, and thus no direction")
@@ -233,7 +233,7 @@ def to_unit_length(rows: Rows, name: str) -> Rows:
     return rows.divided(divisors) if isinstance(rows, StoredRows) else rows / divisors[:, None]
 
 
-def row_lengths(rows: Floats) -> NDArray[np.float64]:
+def row_norms(rows: Floats) -> NDArray[np.float64]:
     """Compute row norms (n,), even if the squares would overflow or underflow."""
     largest = np.abs(rows).max(axis=1, initial=0).astype(np.float64)
     scaled = rows / np.where(largest > 0, largest, 1)[:, None]

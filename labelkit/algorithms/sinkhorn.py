@@ -481,7 +481,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
     return shares / shares.sum()
 
 
-def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
+def sort_prior_by_cluster_size(prior: Tensor, marginals: Tensor) -> Tensor:
     """Assign larger prior fractions to larger clusters; ties keep the order of the ids.
 
     The numbering of clusters is arbitrary, so a non-uniform prior would inflate a cluster for no reason. The marginals

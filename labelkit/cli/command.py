@@ -21,12 +21,12 @@ from labelkit.options.base import (
     aliases,
     bounds,
     choices,
-    field_extra,
     flag,
     format_value,
     is_allowed_in_presets,
     list_item_type,
     metavar,
+    read_field_extra,
     split_list,
 )
 from labelkit.options.presets import DEFAULT_ORIGIN, MergedConfig, available_presets, resolve
@@ -112,12 +112,12 @@ def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]
 
 def _help_rank(field: FieldInfo) -> int:
     """Return the sort key of a field in the help: output, limits and run options come last."""
-    panel = field_extra(field, "panel")
+    panel = read_field_extra(field, "panel")
     return _LAST_PANELS.index(str(panel)) + 1 if panel in _LAST_PANELS else 0
 
 
 def _takes_all_arguments(field: FieldInfo) -> bool:
-    return bool(field_extra(field, "positional")) and "tuple" in str(field.annotation)
+    return bool(read_field_extra(field, "positional")) and "tuple" in str(field.annotation)
 
 
 def _help_text(field: FieldInfo) -> str:
@@ -145,11 +145,11 @@ def _placeholder(field: FieldInfo) -> str:
 
 def _build_parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     text = escape_markup(_help_text(field))
-    if field_extra(field, "positional"):
+    if read_field_extra(field, "positional"):
         place = typer.Argument(help=text, metavar=name.upper(), show_default=False)
         return _build_keyword(name, Annotated[list[str] | None if _takes_all_arguments(field) else str | None, place])
-    panel = field_extra(field, "panel")
-    short, long, switch = field_extra(field, "short"), flag(name), field.annotation is bool
+    panel = read_field_extra(field, "panel")
+    short, long, switch = read_field_extra(field, "short"), flag(name), field.annotation is bool
     option = typer.Option(
         *([str(short)] if short else []),
         f"{long}/--no-{long[2:]}" if switch else long,

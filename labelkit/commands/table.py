@@ -446,7 +446,7 @@ COMMANDS: dict[str, Command | Group] = {
         "exit code 3 if --dataset is not.",
         "labelkit datasets --data-root data",
         "labelkit.commands.datasets.options:DatasetsConfig",
-        "labelkit.commands.datasets.datasets:survey_datasets",
+        "labelkit.commands.datasets.datasets:describe_registered_datasets",
     ),
     "status": Command(
         "Show the progress of a store or a run. Finished parts are verified, and nothing is changed.",

@@ -51,7 +51,9 @@ def resized_boxes(
     return np.stack((left * step_x, top * step_y, (left + size) * step_x, (top + size) * step_y), axis=1)
 
 
-def resize_part(image: NDArray[np.uint8], box: ArrayLike, size: int, interpolation: Interpolation) -> NDArray[np.uint8]:
+def crop_and_resize_pixels(
+    image: NDArray[np.uint8], box: ArrayLike, size: int, interpolation: Interpolation
+) -> NDArray[np.uint8]:
     """Crop a box from an (h, w, c) uint8 image and resize it to (size, size, c) uint8, with antialiasing."""
     height, width, channels = image.shape
     left, top, right, bottom = (float(edge) for edge in np.asarray(box))

@@ -167,7 +167,7 @@ class EncodedImage:
             pixels = np.array(Image.fromarray(stored).convert("L"), dtype=np.uint8)[:, :, None]
         return pixels, pixels.shape[:2]
 
-    def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
+    def explain_lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
         """Return the reason if decoding to ``pixels`` lost almost all content; ``None`` if not, or for empty images."""
         content = self._content
         if not isinstance(content, bytes) or any(np.ptp(part) > _FLAT for part in (pixels[::8, ::8], pixels)):

@@ -90,7 +90,7 @@ class ImageBank:
                 try:
                     encoded = self.dataset.source.read(row)
                     image, full = encoded.decode_reduced(self.dataset.in_channels)
-                    if (lost := encoded.lost_content(image)) is not None:
+                    if (lost := encoded.explain_lost_content(image)) is not None:
                         self.lost[row] = lost
                     self.sha256[row] = np.frombuffer(encoded.sha256, dtype=np.uint8)
                     found.append(image if max(full) <= SMALL_SIDE else None)

@@ -83,7 +83,7 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
                 sha256[i] = np.frombuffer(encoded.sha256, dtype=np.uint8)
                 file_sizes[i] = encoded.size
             image, full = encoded.decode_reduced(c, plan.least_side)
-            if plan.identify and (reason := encoded.lost_content(image)) is not None:
+            if plan.identify and (reason := encoded.explain_lost_content(image)) is not None:
                 lost.append((row, reason))
         except BadImageError as error:
             # Reported, not raised, because an exception loses its type when it leaves a worker.

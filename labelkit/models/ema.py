@@ -92,7 +92,8 @@ class StudentChain(nn.Module, Generic[T]):
 
     Attributes:
         teacher: the average of the student.
-        slow_master: the average of the teacher, or ``None`` without a master; meaningless before ``form_master``.
+        slow_master: the average of the teacher, or ``None`` without a master; meaningless before the
+            master is created.
         has_master: () bool, whether the master is formed.
     """
 
@@ -118,7 +119,7 @@ class StudentChain(nn.Module, Generic[T]):
         self.teacher.load_state_dict(student.state_dict())
 
     @torch.no_grad()
-    def form_master(self) -> None:
+    def create_master_network(self) -> None:
         """Create the master as a copy of the teacher."""
         assert self.slow_master is not None
         self.slow_master.load_state_dict(self.teacher.state_dict())

@@ -29,11 +29,11 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
         try:
             features = net.forward_features(images)  # type: ignore[operator] # a method, as was just checked
         except AssertionError as error:  # raised by timm for a wrong size
-            raise size_error(name, images, f"are not supported ({error})") from error
+            raise make_size_error(name, images, f"are not supported ({error})") from error
         except RuntimeError as error:
             if not any(sign in str(error).lower() for sign in _TOO_SMALL):
                 raise
-            raise size_error(name, images, "are too few") from error
+            raise make_size_error(name, images, "are too few") from error
     return as_feature_map(net, features, images, name)
 
 
@@ -73,14 +73,14 @@ def _checked_grid(net: nn.Module, images: Tensor, name: str) -> tuple[int, int] 
         return None
     size, (height, width) = images.shape[-2:], patches.patch_size
     if size[0] < height or size[1] < width:
-        raise size_error(name, images, f"are smaller than a patch of {height} x {width}")
+        raise make_size_error(name, images, f"are smaller than a patch of {height} x {width}")
     if size[0] % height or size[1] % width:
-        raise size_error(name, images, f"cannot be divided into patches of {height} x {width}")
+        raise make_size_error(name, images, f"cannot be divided into patches of {height} x {width}")
     rows, columns = patches.dynamic_feat_size(tuple(size))
     return int(rows), int(columns)
 
 
-def size_error(name: str, images: Tensor, problem: str) -> ConfigError:
+def make_size_error(name: str, images: Tensor, problem: str) -> ConfigError:
     """Return the error for images (b, c, h, w) whose size a network cannot process."""
     height, width = images.shape[-2:]
     return ConfigError("--image-size", f"{height} x {width} pixels {problem} for {name}", "Choose another size.")

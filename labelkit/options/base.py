@@ -63,7 +63,7 @@ class StageConfig(BaseModel):
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Options that require another option: by name, the other option and its values (none: any true value).
-    Rules of base classes also apply; an empty tuple removes such a rule. See `no_effect_reason`."""
+    Rules of base classes also apply; an empty tuple removes such a rule. See `explain_no_effect`."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -87,7 +87,7 @@ class StageConfig(BaseModel):
         return self.model_dump(mode="json", exclude=excluded)
 
 
-def no_effect_reason(config: StageConfig, name: str) -> str:
+def explain_no_effect(config: StageConfig, name: str) -> str:
     """Return why an option has no effect, such as ``without --loss moco``, or an empty string if it has one."""
     rules = (vars(base).get("acts_with", {}) for base in type(config).__mro__)
     other, *values = next((table[name] for table in rules if name in table), ()) or ("",)
@@ -161,7 +161,7 @@ def override_default(parent: type[StageConfig], name: str, default: object) -> A
     return Field(default, description=field.description, json_schema_extra=field.json_schema_extra, **limits)
 
 
-def field_extra(field: FieldInfo, key: str) -> object:
+def read_field_extra(field: FieldInfo, key: str) -> object:
     """Return the value of a key in a field's ``json_schema_extra``, or None."""
     extra = field.json_schema_extra
     return extra.get(key) if isinstance(extra, dict) else None
@@ -169,19 +169,19 @@ def field_extra(field: FieldInfo, key: str) -> object:
 
 def list_legacy_defaults(config_class: type[StageConfig]) -> dict[str, object]:
     """Return the values that reproduce version 0.1.0, for options that were added later."""
-    found = {name: field_extra(field, "before") for name, field in config_class.model_fields.items()}
+    found = {name: read_field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def aliases(field: FieldInfo) -> tuple[str, ...]:
     """Return the alternative shell options of a field, such as ``--store``."""
-    found = field_extra(field, "aliases")
+    found = read_field_extra(field, "aliases")
     return tuple(str(alias) for alias in found) if isinstance(found, list) else ()
 
 
 def is_allowed_in_presets(field: FieldInfo) -> bool:
     """Return whether presets and config files may set the field."""
-    return field_extra(field, "preset") is not False
+    return read_field_extra(field, "preset") is not False
 
 
 def allows_none(annotation: object) -> bool:
@@ -231,7 +231,7 @@ def flag(name: str) -> str:
 
 def command_line_name(name: str, field: FieldInfo) -> str:
     """Return a field's name on the command line: its option, or if positional its name in capitals (``PHOTOS``)."""
-    return name.upper() if field_extra(field, "positional") else flag(name)
+    return name.upper() if read_field_extra(field, "positional") else flag(name)
 
 
 def closest_name(word: str, known: Iterable[str]) -> str | None:
@@ -270,7 +270,7 @@ def command_words(config: StageConfig) -> list[str]:
         if isinstance(value, bool):
             words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
             continue
-        place = [] if field_extra(field, "positional") else [flag(name)]
+        place = [] if read_field_extra(field, "positional") else [flag(name)]
         each = value if isinstance(value, tuple) and list_item_type(field.annotation) is Path else [value]
         for one in each:
             words += [*place, str(one) if isinstance(one, str | Path) else format_value(one, longest=None)]

@@ -23,10 +23,10 @@ from labelkit.options.base import (
     combine_errors,
     command_line_name,
     equals_constant,
+    explain_no_effect,
     flag,
     format_value,
     is_allowed_in_presets,
-    no_effect_reason,
     retired_options,
     validation_message,
 )
@@ -129,7 +129,7 @@ def resolve(
     except ValidationError as error:
         raise combine_errors(_check_combination(config_class, values, merged_origins, error)) from error
     for name in overrides:
-        if why := no_effect_reason(config, name):
+        if why := explain_no_effect(config, name):
             current_progress().warning(f"{flag(name)} has no effect {why}")
     return MergedConfig(config, values, merged_origins, preset_path)
 

@@ -122,7 +122,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
             datasets[_name(kind)] = stored.reshape(shape)
         self._commit(number, datasets)
 
-    def open_all(self) -> list[tuple[NDArray[Any], ...]]:
+    def open_cached_parts(self) -> list[tuple[NDArray[Any], ...]]:
         """Verify each cached part and open it as memory-mapped arrays, one of shape (m, v, ...) per kind of view."""
         for number in range(self.plan.num_parts):
             if not self.path(number).exists():

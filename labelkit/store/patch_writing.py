@@ -58,7 +58,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         """Return the parts of the store whose patches are still missing, in order."""
         return sorted({self.plan.pieces[number][0] for number in super().pending_parts()})
 
-    def pieces_of(self, part: int) -> list[int]:
+    def chunks_of_part(self, part: int) -> list[int]:
         """Return the numbers of the chunks that belong to a part of the store, in order."""
         return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
 

@@ -121,7 +121,7 @@ class PatchFile:
         self.patches = LazyRows(file, "patches")
         self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
 
-    def cells_of(self, first: int, last: int) -> NDArray[np.int64]:
+    def cells_of_images(self, first: int, last: int) -> NDArray[np.int64]:
         """Return the cells (t, 2) of images ``first`` up to ``last`` (exclusive) in this file."""
         if self.cells is not None:
             return self.cells[self.offsets[first] : self.offsets[last]]
@@ -176,7 +176,7 @@ class PatchSet:
         local = row - file.row_start
         start, stop = int(file.offsets[local]), int(file.offsets[local + 1])
         (rows, columns), (left, top, right, bottom) = file.grids[local].tolist(), file.regions[local].tolist()
-        cells = file.cells_of(local, local + 1)
+        cells = file.cells_of_images(local, local + 1)
         return ImagePatches(file.patches.rows[start:stop], cells, (rows, columns), (left, top, right, bottom))
 
     def offsets(self) -> NDArray[np.int64]:
@@ -203,7 +203,7 @@ class PatchSet:
             counts = np.diff(file.offsets[first : last + 1])
             image_rows = np.repeat(np.arange(file.row_start + first, file.row_start + last), counts)
             begin = int(self._first_patches[number]) + low
-            yield PatchBlock(file.patches.rows[low:high], image_rows, file.cells_of(first, last), begin)
+            yield PatchBlock(file.patches.rows[low:high], image_rows, file.cells_of_images(first, last), begin)
             row = file.row_start + last
 
     def verify(self) -> None:

@@ -131,13 +131,13 @@ class Contents:
             row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
             if data.shape and data.shape[0] * row_bytes > block_bytes:
                 block_rows = max(1, block_bytes // row_bytes)
-                of_blocks = b"".join(hash_arrays([rows]).digest() for rows in blocks_of(data, block_rows))
+                of_blocks = b"".join(hash_arrays([rows]).digest() for rows in iterate_dataset_blocks(data, block_rows))
                 table = sealed.datasets[f"digests/{path}"] = np.frombuffer(of_blocks, np.uint8).reshape(-1, 32)
                 sealed.set(f"digests/{path}", block_rows=block_rows)
                 digest = hash_arrays([table]).hexdigest()
                 digests[f"digests/{path}"] = (table.dtype, table.shape, digest)
             else:
-                digest = hash_arrays(blocks_of(data)).hexdigest()
+                digest = hash_arrays(iterate_dataset_blocks(data)).hexdigest()
             digests[path] = (data.dtype, data.shape, digest)
         attributes = {
             path: {name: _attribute_array(value) for name, value in values.items()}
@@ -156,7 +156,7 @@ class Contents:
                 kind = _hdf5_type(data.dtype)
                 dataset = hdf5.create_dataset(path, data.shape, kind, track_times=False)
                 start = 0
-                for rows in blocks_of(data):
+                for rows in iterate_dataset_blocks(data):
                     if rows.size:
                         dataset[slice(start, start + len(rows)) if rows.shape else ()] = rows.view(kind)
                         start += len(rows) if rows.shape else 0
@@ -256,7 +256,7 @@ def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -
     return sealed.content_digest
 
 
-def blocks_of(data: Array | Stream, rows: int = 0) -> Iterator[Array]:
+def iterate_dataset_blocks(data: Array | Stream, rows: int = 0) -> Iterator[Array]:
     """Yield a dataset in blocks of ``rows`` rows; by default, a whole array, or a stream in blocks of a few MiB."""
     if not isinstance(data, Stream):
         yield from (data[start : start + rows] for start in range(0, len(data), rows)) if rows else [data]
@@ -299,7 +299,7 @@ def sharded_columns(contents: Contents) -> list[str]:
     return [*(name for name in ("embeddings", schema.VIEWS) if name in every), *sorted(extras)]
 
 
-def install_store(
+def write_store_files(
     contents: Contents, out: Path, temporary: Path, *, shards: int | None, replace: bool, kept: Shards | None = None
 ) -> None:
     """Write a store atomically, to one file or to shards, and remove the shards that it replaces.
@@ -364,7 +364,7 @@ def _write_shards(whole: Contents, count: int, out: Path, temporary: Path, kept:
         name: ShardColumn(
             datasets[name].dtype.str,
             datasets[name].shape[1],
-            "" if f"digests/{name}" in datasets else hash_arrays(blocks_of(datasets[name])).hexdigest(),
+            "" if f"digests/{name}" in datasets else hash_arrays(iterate_dataset_blocks(datasets[name])).hexdigest(),
         )
         for name in names
     }

@@ -35,7 +35,7 @@ from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
 from labelkit.store.reader import CheckedFile, Shards, open_file, reopen_column
 from labelkit.store.schema import name_bytes
-from labelkit.store.writer import Contents, Stream, install_store, strings
+from labelkit.store.writer import Contents, Stream, strings, write_store_files
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
@@ -235,7 +235,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             with translate_os_errors(self.folder):
                 for old in self.folder.glob("publish-*.tmp"):
                     old.unlink(missing_ok=True)
-            install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite, kept=kept)
+            write_store_files(contents, self.out, temporary, shards=shards, replace=self._overwrite, kept=kept)
         except OutputExistsError as error:
             raise output_exists(self.out, state="and was created by another run in the meantime") from error
 
@@ -344,7 +344,7 @@ def write_imported(
     contents.datasets["embeddings"] = Stream(kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind))
     contents.datasets.update({**(images or {}), **(extras or {})})
     check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
-    install_store(contents.sealed(), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
+    write_store_files(contents.sealed(), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
 
 
 def _cast(values: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:

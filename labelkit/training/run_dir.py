@@ -113,7 +113,7 @@ class RunDir:
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
 
-    def discard_unless_trained(self) -> None:
+    def remove_if_untrained(self) -> None:
         """Unless training has begun, remove the files that this process wrote, and the folder if it becomes empty."""
         if self._lock is None or (self._begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
             return

@@ -1,7 +1,7 @@
 """Which images look new: worked ranks, ties, and what the two views add to each other."""
 
 import numpy as np
-from labelkit.algorithms.novelty import mid_ranks, novelty, score_arrival_novelty
+from labelkit.algorithms.novelty import fractional_ranks, novelty, score_arrival_novelty
 from scipy.stats import rankdata
 
 
@@ -13,7 +13,7 @@ def test_score_is_the_mean_of_both_ranks() -> None:
 
 def test_equal_values_share_their_mean_rank(rng: np.random.Generator) -> None:
     values = rng.integers(0, 6, 40).astype(np.float64)
-    np.testing.assert_allclose(mid_ranks(values), (rankdata(values) - 1) / 39)
+    np.testing.assert_allclose(fractional_ranks(values), (rankdata(values) - 1) / 39)
 
 
 def test_one_image_has_a_score() -> None:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from labelkit.algorithms.num_classes import (
     bounded_integer_search,
-    by_density,
     candidate_numbers,
+    choose_by_density,
     estimate_num_classes,
 )
 from numpy.typing import NDArray
@@ -138,7 +138,7 @@ def test_no_range_is_refused() -> None:
 def test_without_labels_dense_groups_are_counted(rng: np.random.Generator) -> None:
     rows = 5 * np.eye(6)[np.repeat(np.arange(6), 25)] + rng.normal(0, 0.2, (150, 6))
 
-    found = by_density(rows, candidate_numbers(2, 50))
+    found = choose_by_density(rows, candidate_numbers(2, 50))
 
     assert found.best == 6
     assert found.low < 6 < found.high
@@ -146,4 +146,4 @@ def test_without_labels_dense_groups_are_counted(rng: np.random.Generator) -> No
 
 def test_a_number_needs_numbers_to_choose_from() -> None:
     with pytest.raises(ValueError, match="must not be empty"):
-        by_density(np.eye(3), [])
+        choose_by_density(np.eye(3), [])

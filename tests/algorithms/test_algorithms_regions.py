@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from labelkit.algorithms.regions import align_regions, overlap_boxes, source_boxes, spans_min_tokens
+from labelkit.algorithms.regions import align_regions, crop_boxes_in_original, overlap_boxes, spans_min_tokens
 
 FIRST = torch.tensor([[10.0, 20, 150, 180]])
 SECOND = torch.tensor([[60.0, 50, 220, 170]])
@@ -33,8 +33,8 @@ def test_cells_of_two_crops_show_the_same_place() -> None:
 def test_a_mirrored_crop_is_a_crop_of_the_mirrored_image() -> None:
     plain = torch.tensor([[[0.5, 0, 0.25], [0, 0.4, -0.1]]])
     mirrored = torch.tensor([[[-0.5, 0, 0.25], [0, 0.4, -0.1]]])
-    assert source_boxes(plain).tolist() == [pytest.approx([-0.25, -0.5, 0.75, 0.3])]
-    assert source_boxes(mirrored).tolist() == [pytest.approx([-0.75, -0.5, 0.25, 0.3])]
+    assert crop_boxes_in_original(plain).tolist() == [pytest.approx([-0.25, -0.5, 0.75, 0.3])]
+    assert crop_boxes_in_original(mirrored).tolist() == [pytest.approx([-0.75, -0.5, 0.25, 0.3])]
 
 
 def test_boxes_below_a_token_and_crops_without_overlap_are_told_apart() -> None:

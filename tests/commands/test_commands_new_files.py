@@ -10,7 +10,7 @@ from labelkit.commands.common.outputs import OUTPUT_KINDS, check_outputs
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.commands.table import all_commands
 from labelkit.errors import LabelkitError
-from labelkit.options.base import StageConfig, field_extra, flag
+from labelkit.options.base import StageConfig, flag, read_field_extra
 from PIL import Image
 from tests.copies import copy_store
 
@@ -19,7 +19,7 @@ OUTPUTS = {
     f"{' '.join(words)} {flag(name)}": (command.config_class(), name)
     for words, command in COMMANDS.items()
     for name, field in command.config_class().model_fields.items()
-    if field_extra(field, "makes") not in (None, "folder") and words[0] != "train"
+    if read_field_extra(field, "makes") not in (None, "folder") and words[0] != "train"
 }
 
 
@@ -27,7 +27,7 @@ def _options_with_paths() -> Iterator[tuple[str, str, object, object]]:
     for words, command in COMMANDS.items():
         for name, field in command.config_class().model_fields.items():
             if Path in (field.annotation, *get_args(field.annotation)):
-                yield " ".join(words), name, field_extra(field, "makes"), field_extra(field, "panel")
+                yield " ".join(words), name, read_field_extra(field, "makes"), read_field_extra(field, "panel")
 
 
 def test_every_option_that_names_an_output_says_what_it_makes() -> None:
@@ -76,7 +76,7 @@ def test_a_table_takes_the_place_of_nothing_else(targets: dict[str, Path], name:
 def test_a_new_name_and_an_empty_file_are_no_obstacle(
     tmp_path: Path, targets: dict[str, Path], kind: type[StageConfig], name: str
 ) -> None:
-    suffix = ".npy" if field_extra(kind.model_fields[name], "makes") == "export" else ""
+    suffix = ".npy" if read_field_extra(kind.model_fields[name], "makes") == "export" else ""
     check_outputs(_config(kind, name, tmp_path / f"new{suffix}", targets["photos.h5"]))
     (tmp_path / "empty").touch()
     check_outputs(_config(kind, name, tmp_path / "empty", targets["photos.h5"]))

@@ -218,7 +218,7 @@ TWELVE_BITS = Image.fromarray(np.linspace(0, 4095, 1024).astype(np.uint16).resha
 )
 def test_an_image_that_loses_its_content_says_how(image: Image.Image, kind: str, reason: str) -> None:
     content = encode(image, kind, **({"lossless": True} if kind == "WEBP" else {}))
-    assert reason in (EncodedImage(content).lost_content(EncodedImage(content).decode(3)) or "")
+    assert reason in (EncodedImage(content).explain_lost_content(EncodedImage(content).decode(3)) or "")
 
 
 def test_a_fifo_is_refused_without_waiting(tmp_path: Path) -> None:

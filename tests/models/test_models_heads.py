@@ -94,7 +94,7 @@ class Number(nn.Module):
 
 def chained(teacher_decays: list[float], master_decay: float, values: list[float]) -> tuple[list[float], list[float]]:
     chain = StudentChain(Number(0.0), with_master=True)
-    chain.form_master()
+    chain.create_master_network()
     teacher, master = [], []
     for decay, value in zip(teacher_decays, values, strict=True):
         chain.update(Number(value), decay, master_decay, teacher_runs=True, master_runs=True)
@@ -128,7 +128,7 @@ def test_a_master_is_formed_from_the_teacher_and_survives_a_checkpoint() -> None
     chain = StudentChain(Number(1.0), with_master=True)
     assert chain.master is None
     chain.update(Number(3.0), 0.5, 0.9, teacher_runs=True)
-    chain.form_master()
+    chain.create_master_network()
     assert chain.master.value.item() == chain.teacher.value.item() == 2.0
     restored = StudentChain(Number(0.0), with_master=True)
     restored.load_state_dict(chain.state_dict())

@@ -5,7 +5,7 @@ import re
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import main
-from labelkit.options.base import StageConfig, field_extra
+from labelkit.options.base import StageConfig, read_field_extra
 
 # One with a group, one without, one that takes a folder by its place; all others among the slow tests.
 ONE_OF_EACH = {("cluster", "k-means"), ("embed",), ("start",)}
@@ -49,7 +49,7 @@ def test_help_tells_what_is_read_before_what_is_written_and_how_it_runs(
     assert f"Example: labelkit {' '.join(config_class.command)}" in " ".join(shown.split())
     panels = re.findall(r"^╭─ (.*?) ─", shown, flags=re.MULTILINE)
     last = [name for name in ("Output", "Limits", "Run", "All commands") if name in panels]
-    positional = any(field_extra(field, "positional") for field in config_class.model_fields.values())
+    positional = any(read_field_extra(field, "positional") for field in config_class.model_fields.values())
     assert panels[: 1 + positional] == ["Arguments", "Options"][1 - positional :]
     assert panels[-len(last) :] == last
 

@@ -7,7 +7,7 @@ from pkgutil import walk_packages
 
 import labelkit.options
 import pytest
-from labelkit.options.base import StageConfig, field_extra, override_default
+from labelkit.options.base import StageConfig, override_default, read_field_extra
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
@@ -22,7 +22,7 @@ def test_no_option_is_declared_twice_with_one_meaning() -> None:
         for name in get_annotations(config_class):
             field = config_class.model_fields.get(name)
             if field is not None and not _is_inherited(config_class, name, field):
-                meaning = (field.annotation, field.default, field.description, field_extra(field, "panel"))
+                meaning = (field.annotation, field.default, field.description, read_field_extra(field, "panel"))
                 declared[name, *map(str, meaning)].append(config_class.__name__)
 
     repeated = {name: places for (name, *_), places in declared.items() if len(places) > 1}

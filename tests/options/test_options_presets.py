@@ -12,7 +12,7 @@ from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.errors import ConfigError
 from labelkit.methods.registry import METHODS
 from labelkit.methods.siamese.options import SiameseConfig
-from labelkit.options.base import StageConfig, choices, no_effect_reason
+from labelkit.options.base import StageConfig, choices, explain_no_effect
 from labelkit.options.presets import available_presets, preset_command, preset_folder_name, read_yaml, resolve
 from labelkit.progress import Progress, use_progress
 from pydantic import Field, model_validator
@@ -261,7 +261,7 @@ def test_a_subclass_can_remove_the_rule_of_its_base() -> None:
 
     own = resolve(OwnConfig, preset="none", overrides={"queue_size": 64, "temperature": 0.2, "loss": "simsiam"}).config
 
-    assert (no_effect_reason(own, "queue_size"), no_effect_reason(own, "temperature")) == (
+    assert (explain_no_effect(own, "queue_size"), explain_no_effect(own, "temperature")) == (
         "",
         "without --loss simclr or moco",
     )

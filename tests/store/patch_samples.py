@@ -23,14 +23,14 @@ def features_of(plan: PatchPlan, row: int) -> np.ndarray:
     return np.arange(plan.count * plan.dim).reshape(plan.count, plan.dim) / 8 + row
 
 
-def cells_of(plan: PatchPlan, row: int) -> np.ndarray:
+def cells_of_images(plan: PatchPlan, row: int) -> np.ndarray:
     return np.stack(np.divmod(np.arange(plan.count) + row % 2, plan.grid[1]), axis=1)
 
 
 def piece_of(plan: PatchPlan, number: int) -> tuple[Any, ...]:
     _, start, stop = plan.pieces[number]
     rows = np.array([row for row in range(start, stop) if row not in BAD], dtype=np.int64)
-    cells = np.stack([cells_of(plan, row) for row in rows]) if plan.is_sampled else None
+    cells = np.stack([cells_of_images(plan, row) for row in rows]) if plan.is_sampled else None
     features = np.stack([features_of(plan, row) for row in rows])
     return rows, features, cells, np.array([[0, 0, 6, 4 + row] for row in rows], dtype=np.float64)
 
@@ -39,7 +39,7 @@ def make_both(out: Path, plan: PatchPlan, *, overwrite: bool = False) -> None:
     rows = EmbeddingRun.open(out, plan.rows, overwrite)
     patches = PatchRun.open(out, plan, overwrite)
     for part in sorted({*rows.pending_parts(), *patches.pending_parts()}):
-        for number in patches.pieces_of(part) if part in patches.pending_parts() else ():
+        for number in patches.chunks_of_part(part) if part in patches.pending_parts() else ():
             patches.write_piece(number, *piece_of(plan, number))
         if part in rows.pending_parts():
             write_part(rows, part, BAD)

@@ -42,7 +42,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     assert kept.pending_parts() == [0, 1]
     fill(kept)
     assert kept.pending_parts() == []
-    parts = kept.open_all()
+    parts = kept.open_cached_parts()
     assert [tuple(one.shape) for one in parts[0]] == [(102, 4, 2, 3), (102, 1, 3)]
     assert [len(part[0]) for part in parts] == [102, 84]
     for number, part in enumerate(parts):
@@ -75,7 +75,7 @@ def test_a_damaged_part_is_put_aside_and_made_again(tmp_path: Path) -> None:
     assert again.pending_parts() == [1]
     assert "digest differs" in again.warnings[0]
     with pytest.raises(StoreError, match="000001"):
-        CachedViews(tmp_path, plan()).open_all()
+        CachedViews(tmp_path, plan()).open_cached_parts()
     fill(again)
     assert path.read_bytes() == whole
     assert again.pending_parts() == []

@@ -24,7 +24,7 @@ from labelkit.store import parts as run_folder
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import cell_boxes, open_patches, patches_folder
-from patch_samples import BAD, bytes_of_all, cells_of, features_of, make_both, make_patch_plan, piece_of
+from patch_samples import BAD, bytes_of_all, cells_of_images, features_of, make_both, make_patch_plan, piece_of
 from store_samples import MODEL, make_plan, make_store
 
 GRIDS = np.array([[2, 3], [1, 1], [3, 1], [2, 2], [1, 4], [2, 1], [1, 2]])
@@ -265,7 +265,7 @@ def test_drawn_patches_keep_their_cells(tmp_path: Path) -> None:
     patches = open_patches(open_store(tmp_path / "s.h5"))
     assert patches.is_sampled
     image = patches.image(1)
-    np.testing.assert_array_equal(image.cells, cells_of(plan, 2))
+    np.testing.assert_array_equal(image.cells, cells_of_images(plan, 2))
     np.testing.assert_array_equal(image.features, features_of(plan, 2).astype(np.float16))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.commands.table import all_commands
-from labelkit.options.base import field_extra, flag
+from labelkit.options.base import flag, read_field_extra
 from PIL import Image
 from torture_processes import Worker
 from torture_tally import FULL_SECONDS, Tally, sized, tree
@@ -38,7 +38,7 @@ OUTPUTS = [
     (words, name)
     for words, command in COMMANDS.items()
     for name, field in command.config_class().model_fields.items()
-    if field_extra(field, "makes") not in (None, "folder")
+    if read_field_extra(field, "makes") not in (None, "folder")
 ]
 TARGETS = ("s.h5", "link.h5", "hard", "s.h5.results/k-means.h5", "s.h5.results/new.h5", "labels.csv", "photo.png")
 TARGETS += ("photos", "pipe", "notes.md", "run/config.yaml", "dangling", "x.npy", "n" * 300, "/".join(["d" * 200] * 25))

@@ -112,7 +112,7 @@ def test_a_run_that_never_trained_is_discarded(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.open(resume=False, overwrite=False)
     run.begin("toy", OPTIONS)
-    run.discard_unless_trained()
+    run.remove_if_untrained()
     run.close()
     assert not run.path.exists()
 
@@ -123,7 +123,7 @@ def test_what_was_trained_is_not_discarded(run: RunDir, begun: bool) -> None:
         if begun:
             again.begin("toy", OPTIONS)
             again.log({"loss": 1.0})
-        again.discard_unless_trained()
+        again.remove_if_untrained()
     assert read_run_config(run.path) == ("toy", OPTIONS)
 
 

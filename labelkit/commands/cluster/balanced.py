@@ -21,8 +21,8 @@ from labelkit.algorithms.sinkhorn import (
     SinkhornResult,
     balanced_labels,
     make_prior,
-    order_prior,
     solve,
+    sort_prior_by_cluster_size,
 )
 from labelkit.commands.cluster.grouping import Grouping
 from labelkit.commands.cluster.options import SinkhornConfig
@@ -83,7 +83,7 @@ def _optimize_alternately(
     passes = 0
     if bool((prior != prior[0]).any()):
         first = solve(LinearScores(points, prototypes), lam, max_iterations=1)
-        prior, passes = order_prior(prior, first.marginals), 1
+        prior, passes = sort_prior_by_cluster_size(prior, first.marginals), 1
     for rounds in itertools.count(1):
         last = rounds == config.max_iterations
         tol = config.tolerance if last else max(config.tolerance, _ROUND_TOLERANCE)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, row_lengths
+from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, row_norms
 from labelkit.data.datasets import resolve_split
 from labelkit.errors import ConfigError, StoreError
 from labelkit.options.memory import MemoryConfig
@@ -143,7 +143,7 @@ def normalize_embeddings(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Normalize embeddings to unit length; zero embeddings remain zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
     for block in blocks(*features.shape):
-        lengths = row_lengths(features[block])[:, None]
+        lengths = row_norms(features[block])[:, None]
         np.divide(features[block], np.where(lengths > 0, lengths, 1), out=scaled[block], casting="same_kind")
     return scaled
 

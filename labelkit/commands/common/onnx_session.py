@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.cache import cache_folder
-from labelkit.data.center_crop import center_boxes, resize_part, resized_side
+from labelkit.data.center_crop import center_boxes, crop_and_resize_pixels, resized_side
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError, Channels
 from labelkit.files import read_record, sha256_file
@@ -125,7 +125,9 @@ def preprocess_image(images: ImageDataset, row: int, record: dict[str, Any]) -> 
     pixels, _ = images.source.read(row).decode_reduced(kind)
     side = resized_side(size, float(record["resize_ratio"]))
     box = center_boxes(size, side, [pixels.shape[0]], [pixels.shape[1]])[0]
-    resized = resize_part(pixels, box, size, "bilinear" if record["interpolation"] == "bilinear" else "bicubic")
+    resized = crop_and_resize_pixels(
+        pixels, box, size, "bilinear" if record["interpolation"] == "bilinear" else "bicubic"
+    )
     values = resized.transpose(2, 0, 1).astype(np.float32) / np.float32(255)
     mean, std = (np.array(record[key], dtype=np.float32)[:, None, None] for key in ("mean", "std"))
     return (values - mean) / std

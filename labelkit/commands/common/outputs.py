@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labelkit.errors import CheckpointError, ConfigError, Damaged, NotAStore, StoreError, VersionError, output_exists
 from labelkit.files import decode_table, missing_store_remedy, open_regular
-from labelkit.options.base import StageConfig, command_line_name, field_extra
+from labelkit.options.base import StageConfig, command_line_name, read_field_extra
 from labelkit.options.data import DataConfig
 from labelkit.store.schema import SIGNATURE
 
@@ -77,7 +77,7 @@ def check_outputs(config: StageConfig) -> None:
         ConfigError: an output is also an input, is a file of another kind, or is in a folder that labelkit manages.
     """
     for name, field in type(config).model_fields.items():
-        value, makes = getattr(config, name), field_extra(field, "makes")
+        value, makes = getattr(config, name), read_field_extra(field, "makes")
         if makes not in (None, "folder") and value is not None:
             check_output(config, value, str(makes), command_line_name(name, field))
 
@@ -177,7 +177,7 @@ def _is_format(path: Path, wanted: str) -> bool:
 def _list_named_paths(config: StageConfig, *, outputs: bool) -> Iterator[tuple[str, Path]]:
     """Yield the options and paths of a command's inputs or outputs; strings that contain a separator are paths."""
     for name, field in type(config).model_fields.items():
-        if (field_extra(field, "makes") is not None) == outputs:
+        if (read_field_extra(field, "makes") is not None) == outputs:
             value = getattr(config, name)
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, Path) or (isinstance(item, str) and os.sep in item and "\n" not in item):

@@ -78,7 +78,7 @@ class PatchCollector:
 
     def __init__(self, run: PatchRun, part: int, view: ViewSpec) -> None:
         self._run, self._view = run, view
-        self._pieces = run.pieces_of(part)
+        self._pieces = run.chunks_of_part(part)
         self._batches: list[tuple[Any, ...]] = []
 
     def add(self, batch: EvalBatch, keep: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:

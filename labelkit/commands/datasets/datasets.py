@@ -32,7 +32,7 @@ class Inventory:
     fault: DatasetError | None
 
 
-def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
+def count_dataset_files(spec: DatasetSpec, data_root: Path) -> Inventory:
     """Count the images and classes of a dataset, and compare them with the published counts.
 
     A dataset that is consistent but differs from the published counts can be used, but is ``incomplete`` here.
@@ -65,7 +65,7 @@ def _list_class_counts(spec: DatasetSpec) -> dict[str, tuple[str, int]]:
     }
 
 
-def survey_datasets(config: DatasetsConfig) -> SimpleResult:
+def describe_registered_datasets(config: DatasetsConfig) -> SimpleResult:
     """List the registered datasets and their contents on disk, without decoding images.
 
     Raises:
@@ -77,7 +77,7 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
     rows = []
     with current_progress().task("count", total=len(specs)) as task:
         for spec in specs:
-            rows.append((spec, take_inventory(spec, config.data_root)))
+            rows.append((spec, count_dataset_files(spec, config.data_root)))
             task.advance()
     values: dict[str, object] = {"data_root": config.data_root, "datasets": [_build_record(*row) for row in rows]}
     if config.dataset is not None:

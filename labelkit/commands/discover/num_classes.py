@@ -6,7 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import Hierarchy
-from labelkit.algorithms.num_classes import NumClassesEstimate, by_density, candidate_numbers, estimate_num_classes
+from labelkit.algorithms.num_classes import (
+    NumClassesEstimate,
+    candidate_numbers,
+    choose_by_density,
+    estimate_num_classes,
+)
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.algorithms.unlabeled_classes import estimate_unlabeled_groups
 from labelkit.commands.common.labels import label_agreement_warning
@@ -180,7 +185,7 @@ def _estimated(
                 notes.insert(0, "some classes seem to have no labels; if every class has one, pass --new-classes none")
     if choice is None:
         with current_progress().task("number of classes", total=None):
-            choice = by_density(rows, candidate_numbers(low, high))
+            choice = choose_by_density(rows, candidate_numbers(low, high))
         notes.append("for a narrower interval, label two images in each of at least two classes")
     judgement = NumClassesChoice(
         choice,

@@ -25,7 +25,7 @@ from labelkit.store.parts import check_space
 from labelkit.store.patches import patches_folder
 from labelkit.store.reader import CheckedFile, is_in_results, open_file, shards_folder
 from labelkit.store.results import list_results, open_result, read_result
-from labelkit.store.writer import Contents, Stream, install_store
+from labelkit.store.writer import Contents, Stream, write_store_files
 
 
 def pack_results(config: PackConfig) -> SimpleResult:
@@ -92,7 +92,7 @@ def pack_store(
             _add_contents(stack.enter_context(open_result(store, name)), f"results/{name}/", contents)
         size = sum(data.dtype.itemsize * math.prod(data.shape) for data in contents.datasets.values())
         check_space(out, size, out, "the packed store")
-        install_store(contents, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
+        write_store_files(contents, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
     return open_store(out)
 
 

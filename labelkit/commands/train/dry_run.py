@@ -70,7 +70,7 @@ def score_frozen_features(
     }
 
 
-def starts_from_learned_features(config: RunConfig) -> bool:
+def has_pretrained_features(config: RunConfig) -> bool:
     """Return whether training starts from meaningful features: embeddings, or a network with weights."""
     return any(getattr(config, name, None) for name in ("index", "pretrained", "weights", "init_from"))
 
@@ -89,7 +89,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     before = runtime.peak_memory()
     setup = prepare_training(method_name, config, runtime, fresh=True)
     trainer = build_trainer(setup, config, runtime, None)
-    search = trainer.score_before_training() if starts_from_learned_features(config) else {}
+    search = trainer.score_before_training() if has_pretrained_features(config) else {}
     score = score_frozen_features(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:

@@ -103,7 +103,7 @@ class FrozenFeatureCache:
                     kept.commit(number, self.values(self.plan.part(number)))
                 task.advance()
         runtime.barrier()
-        return CachedViewBank(self.bank, self.plan.rows, kept.open_all(), self.kinds, self.followers)
+        return CachedViewBank(self.bank, self.plan.rows, kept.open_cached_parts(), self.kinds, self.followers)
 
     def build_timing_bank(self) -> CachedViewBank:
         """Return a bank that reuses the frozen features of a few images for all images, to time steps without a cache.

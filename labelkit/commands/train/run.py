@@ -16,7 +16,7 @@ from labelkit import __version__
 from labelkit.commands.common.networks import read_trained_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.common.training_data import serialize_data_info
-from labelkit.commands.train.dry_run import plan_training, starts_from_learned_features
+from labelkit.commands.train.dry_run import has_pretrained_features, plan_training
 from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import RunSetup, build_trainer, open_runtime, prepare_training, run_folder
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
@@ -100,7 +100,7 @@ def train_method(config: RunConfig) -> SimpleResult:
     except (ConfigError, InputError):
         if not config.resume:
             # delete the folder, so that the command works once the error is corrected
-            run.discard_unless_trained()
+            run.remove_if_untrained()
         raise
     finally:
         run.close()
@@ -146,7 +146,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if checkpoint is not None:
         trainer.restore(checkpoint)
         progress.message(f"resumed at epoch {trainer.clock.epoch}, step {trainer.clock.step}")
-    elif starts_from_learned_features(config):
+    elif has_pretrained_features(config):
         start = trainer.score_before_training()
         if start and runtime.is_main:
             run.write_json(START, start)

@@ -91,7 +91,7 @@ def _area_boxes(
     return np.stack((left, top, left + box_w, top + box_h), axis=1)
 
 
-def box_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
+def box_to_image_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
     """Return affine maps (b, 2, 3) from normalized coordinates in each box to those in its original image."""
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
     left, top, right, bottom = boxes.T

@@ -184,7 +184,7 @@ class ViewSpec:
         moves = self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
         return moves or self.random_operations > 0 or self.follows is not None
 
-    def at_strength(self, strength: float) -> ViewSpec:
+    def with_strength(self, strength: float) -> ViewSpec:
         """Return a weaker version of the view, for augmentation that becomes stronger during training.
 
         Probabilities, blur, rotation and the distances of zoom and brightness from 1 are multiplied by the strength, in

@@ -26,10 +26,10 @@ from PIL import Image
 from torch import Tensor
 
 from labelkit.data.batch import ViewGeometry, array_to_device, move_to_device
-from labelkit.data.center_crop import RESAMPLING, Interpolation, resize_part
+from labelkit.data.center_crop import RESAMPLING, Interpolation, crop_and_resize_pixels
 from labelkit.data.datasets import ImageDataset, read_image_and_mask
 from labelkit.data.keyed_random import KeyedRNG
-from labelkit.data.views.boxes import box_matrices, crop_boxes, replace_paired_boxes, sample_crop_boxes
+from labelkit.data.views.boxes import box_to_image_matrices, crop_boxes, replace_paired_boxes, sample_crop_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,
     apply_color_operations,
@@ -222,7 +222,7 @@ def apply_views(
         boxes = replace_paired_boxes(every[number], pairs, number, heights, widths)
         whole = None if pairs is None else pairs.links >= 0
         inner = view_matrices(spec, draws, number, whole)
-        total = compose(box_matrices(boxes, heights, widths), inner)
+        total = compose(box_to_image_matrices(boxes, heights, widths), inner)
         shown = partners if spec.shows_partner and partners is not None else images
         matrices = total.astype(np.float32)
         theta = array_to_device(matrices, images.device)
@@ -253,7 +253,7 @@ def finish_view(
     """
     whole = None if pairs is None else pairs.links >= 0
     inner = view_matrices(spec, draws, view, whole)
-    total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner).astype(np.float32)
+    total = compose(box_to_image_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner).astype(np.float32)
     moves, theta = move_to_device((inner.astype(np.float32), total), crops.device)
     pixels = warp(crops, moves, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
     return _apply_color_steps(pixels, spec, draws, view, normalize), ViewGeometry(theta, total)
@@ -329,7 +329,7 @@ def _as_images(pixels: Sequence[NDArray[np.uint8]]) -> Tensor:
 
 def resize_box(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
     """Crop a box from an (h, w, c) uint8 image and resize it to (size, size, c) uint8, with antialiasing."""
-    return resize_part(image, box, spec.size, spec.interpolation)
+    return crop_and_resize_pixels(image, box, spec.size, spec.interpolation)
 
 
 def crop_and_resize(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.regions import align_regions, overlap_boxes, source_boxes, spans_min_tokens, unit
+from labelkit.algorithms.regions import align_regions, crop_boxes_in_original, overlap_boxes, spans_min_tokens, unit
 from labelkit.data.batch import Batch, move_to_device
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
@@ -198,7 +198,7 @@ class DenseObjective(nn.Module):
         else:
             pairs = list(GLOBAL_PAIRS) if config.patch_ranking and config.ranking_views == "aligned" else []
         # on the CPU, where the matrices are: lengths depend on the valid overlaps, which would stall a GPU
-        boxes = [source_boxes(view.on_host) for view in batch.geometry]
+        boxes = [crop_boxes_in_original(view.on_host) for view in batch.geometry]
         arrays: list[NDArray[np.generic]] = []
         for v, a in pairs:
             inside = [overlap_boxes(boxes[i], boxes[j], self._sizes[i]) for i, j in ((v, a), (a, v))]

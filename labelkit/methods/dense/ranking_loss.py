@@ -2,7 +2,7 @@
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12. Every sum over pairs
 is a sum over positions in target order with a bound on the rank of the scores. Between blocks of that order,
-:func:`merge_order` handles all items at once; since the surrogate is quadratic, three moments suffice. Within a
+:func:`joint_sort_order` handles all items at once; since the surrogate is quadratic, three moments suffice. Within a
 block, pairs are summed directly.
 
 The sums over items of smaller rank in earlier or later blocks of a sequence are two-dimensional dominance sums.
@@ -139,7 +139,7 @@ def split_blocks(n: int) -> Blocks:
     return Blocks(levels, -(-n // (1 << levels)))
 
 
-def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
+def joint_sort_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
     """Sort items and thresholds together, in an order that serves to compute cumulative sums of several payloads.
 
     See :meth:`MergedOrder.sums`.
@@ -336,7 +336,9 @@ def _sort_items(scores: Tensor, targets: Tensor, weights: Tensor, margin: float)
         below=pad(below, (0, more), value=blocks.length),
         up_to=pad(below + sizes.gather(1, below), (0, more), value=blocks.length),
         worse=pad(worse.gather(1, ranks), (0, more)),
-        merged=merge_order(blocks, torch.cat([ranks, fill], dim=1), pad(far_worse, (0, more), value=blocks.length)),
+        merged=joint_sort_order(
+            blocks, torch.cat([ranks, fill], dim=1), pad(far_worse, (0, more), value=blocks.length)
+        ),
     )
 
 

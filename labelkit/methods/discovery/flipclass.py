@@ -69,7 +69,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)
         if self.config.align_mode == "sda":
             # the strength grows to 1 over the first half of the run
-            student = student.at_strength(min(1.0, epoch / (0.5 * self.config.epochs)))
+            student = student.with_strength(min(1.0, epoch / (0.5 * self.config.epochs)))
         return teacher, student
 
     def on_step_start(self, state: TrainState) -> None:

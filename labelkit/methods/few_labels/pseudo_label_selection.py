@@ -48,7 +48,7 @@ def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.fl
     return np.where(np.isnan(distances), np.inf, distances)
 
 
-def sortable_distances(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+def round_distances_for_sorting(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return the distances divided by their median and rounded for sorting, and the median (or 1 if it is 0)."""
     scale = (float(np.median(distance)) if len(distance) else 1.0) or 1.0
     return round_for_sorting(distance / scale), scale
@@ -204,7 +204,7 @@ def search(
         )
         pool = np.flatnonzero(current < 0)
         distance, nearest = measure(current, given, pool, len(sizes))
-        keys, scale = sortable_distances(distance)
+        keys, scale = round_distances_for_sorting(distance)
         order = np.lexsort((pool, keys))
         groups = [order] if shares is None else [order[nearest[order] == label] for label in range(len(sizes))]
         wants = [int(requested)] if shares is None else shares.tolist()

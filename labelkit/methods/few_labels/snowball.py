@@ -141,7 +141,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
     def on_phase_start(self, state: TrainState) -> None:
         """Create the master after the first discovery."""
         if state.phase and self.config.master and self.chain.master is None:
-            self.chain.form_master()
+            self.chain.create_master_network()
 
     def on_step_end(self, state: TrainState) -> None:
         """Update teacher and master."""

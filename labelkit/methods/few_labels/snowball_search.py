@@ -20,8 +20,8 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     SearchRound,
     check_features,
     distances_between,
+    round_distances_for_sorting,
     search,
-    sortable_distances,
 )
 
 Select = Literal["min", "far", "random", "max"]
@@ -102,7 +102,7 @@ def mean_ranks(nearest: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return each row's rank, from 1, averaged over the columns of distances (m, j); ties go to the earlier row."""
     ranks = np.empty(nearest.shape)
     for column in range(nearest.shape[1]):
-        order = np.argsort(sortable_distances(nearest[:, column])[0], kind="stable")
+        order = np.argsort(round_distances_for_sorting(nearest[:, column])[0], kind="stable")
         ranks[order, column] = np.arange(1, len(order) + 1)
     return np.asarray(ranks.mean(axis=1))
 

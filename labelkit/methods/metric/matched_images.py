@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.attention import keypoint_heatmaps
-from labelkit.algorithms.homographies import as_3x3, compute_view_homographies, move_points
+from labelkit.algorithms.homographies import compute_view_homographies, move_points, to_3x3_matrices
 from labelkit.algorithms.precision import without_autocast
 from labelkit.data.batch import Batch
 from labelkit.data.decode import BadImageError
@@ -127,7 +127,7 @@ class PairGeometry:
             ``(b, 3, 3)`` homographies from first to second views; and, if some second views show another image, masks
             ``(b, h, w)`` to multiply the maps of both views by: 1 without a match, otherwise high near keypoints.
         """
-        first, second = (as_3x3(view.matrices) for view in batch.geometry[:2])
+        first, second = (to_3x3_matrices(view.matrices) for view in batch.geometry[:2])
         if batch.links is None or self._tables is None:
             return compute_view_homographies(first, second), None
         self._tables = tuple(table.to(first.device) for table in self._tables)  # type: ignore[assignment] # three

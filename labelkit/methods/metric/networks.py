@@ -18,7 +18,7 @@ from labelkit.methods.backbone import backbone_options
 from labelkit.methods.metric.assembly import AssemblyOutput, SpatialAssembly
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.models.inference import BackboneNetwork
-from labelkit.models.patch_maps import size_error
+from labelkit.models.patch_maps import make_size_error
 from labelkit.models.seeding import seeded_init
 
 # Permuting positions right before averaging changes features only by rounding; elsewhere, by hundredths.
@@ -145,7 +145,7 @@ class MetricNetwork(BackboneNetwork):
         return (moved, *inputs[1:])
 
     @contextmanager
-    def without_assembly(self) -> Iterator[None]:
+    def disabled_assembly(self) -> Iterator[None]:
         """Disable the assembly inside a ``with`` block, to measure its effect."""
         assert self.assembly is not None
         self.assembly.bypassed = True
@@ -221,7 +221,7 @@ class MetricNetwork(BackboneNetwork):
         side = self.backbone.info.image_size
         if self.assembly is not None and tuple(images.shape[-2:]) != (side, side):
             problem = f"differ from the assembly's {side} x {side} pixels"
-            raise size_error(self.backbone.info.name, images, problem)
+            raise make_size_error(self.backbone.info.name, images, problem)
         return self.forward(images).maps.permute(0, 2, 3, 1)
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:

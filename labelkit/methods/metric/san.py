@@ -212,7 +212,7 @@ class SAN(MetricMethod[SANConfig]):
 def _assembly_diagnostics(network: MetricNetwork, images: Tensor) -> Tensor:
     """Return each image's diagnostics followed by its assembly weights, (b, 8 + n n)."""
     output = network(images)
-    with network.without_assembly():
+    with network.disabled_assembly():
         still = network(images)
     seen = output.assembly
     weights, (height, width) = seen.weights, seen.grid

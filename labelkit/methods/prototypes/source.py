@@ -79,7 +79,7 @@ def _load_word_prototypes(path: Path, num_classes: int, dim: int, class_names: S
         problem = f"{path} contains vectors of dimension {vectors.shape[1]}, but dimension {dim} is required"
         raise ConfigError("--class-vectors", problem, f"Pass --embed-dim {vectors.shape[1]} or less.")
     try:
-        return torch.from_numpy(word_prototypes(vectors, dim))
+        return torch.from_numpy(project_word_vectors(vectors, dim))
     except ValueError as error:
         raise ConfigError("--class-vectors", f"{path}: {error}", "Use other vectors, or raise --embed-dim.") from error
 
@@ -99,7 +99,7 @@ _FORM = "On each line, write a class name (with _ for spaces) and its vector; al
 _SHOWN = 5
 
 
-def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float32]:
+def project_word_vectors(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float32]:
     """Project word vectors to ``dim`` principal dimensions and normalize them to unit length.
 
     Their mean is subtracted first. Cosines between centered vectors are preserved if ``dim`` is at least the number of

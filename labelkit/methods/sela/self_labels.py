@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.sinkhorn import LinearScores, Reduce, order_prior, solve
+from labelkit.algorithms.sinkhorn import LinearScores, Reduce, solve, sort_prior_by_cluster_size
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import CheckpointError, CheckpointMismatch
 from labelkit.methods.sela.options import SeLaConfig
@@ -134,7 +134,7 @@ class SelfLabels(nn.Module):
             order = keyed_generator(seed, f"initial labels {head}").permutation(len(rows))
             self.pseudo_labels[head, torch.from_numpy(rows)] = torch.from_numpy((order % k).astype(np.int32))
 
-    def heads_due(self, epoch: float) -> tuple[int, ...]:
+    def take_due_heads(self, epoch: float) -> tuple[int, ...]:
         """Return the heads whose labels must be optimized now, and advance the schedule past any missed times."""
         passed = sum(time <= epoch for time in self.times)
         if passed <= int(self.next_time):
@@ -180,7 +180,7 @@ class SelfLabels(nn.Module):
         low, high, shares = _measure_scores(features, weight, bias, config.lam, state.combine)
         prior = self.prior(head)
         if int(self.num_solves[head]) == 0:
-            prior.copy_(order_prior(prior, shares))
+            prior.copy_(sort_prior_by_cluster_size(prior, shares))
         scores = LinearScores(features, weight, bias)
         result = solve(
             scores,

@@ -31,7 +31,7 @@ from labelkit.pipelines.compare.runs import (
     embed_for_evaluation,
     evaluate_store,
     method_config,
-    stored_record,
+    read_stored_record,
     train_and_evaluate,
 )
 from labelkit.pipelines.own_code import check_method_code
@@ -65,7 +65,7 @@ class Row:
         every = [run["scores"] for run in self.runs]
         return {name: mean_and_std([float(one[name]) for one in every if name in one]) for name in names}
 
-    def labels_text(self) -> str:
+    def describe_label_count(self) -> str:
         """Describe how many labels the method used for training."""
         if not self.runs or self.kind == "none":
             return self.kind
@@ -76,7 +76,7 @@ class Row:
         """Convert this row of the comparison to a dictionary for JSON."""
         return {
             "method": self.name,
-            "labels": self.labels_text(),
+            "labels": self.describe_label_count(),
             "network": self.network,
             "scores": self.scores(),
             "minutes": self.mean("minutes"),
@@ -175,7 +175,7 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
         config.keep.mkdir(parents=True, exist_ok=True)
     with hold_lock(config.keep):
         if about.exists():
-            then = stored_record(about)
+            then = read_stored_record(about)
             differing = [
                 f"--{name.replace('_', '-')} {format_value(then.get(name))} (now {format_value(now[name])})"
                 for name in now
@@ -219,7 +219,7 @@ def _evaluate_untrained_networks(
                     embed_for_evaluation(config, data, store, **seeded)
                     found = evaluate_store(config, data, store, seed=seed, output_kind="nothing")
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
-                row.runs.append(stored_record(record))
+                row.runs.append(read_stored_record(record))
             except LabelkitError as error:
                 # pixels need almost no space: if they cannot be stored, nothing can be
                 if label == _PIXELS and isinstance(error, ResourceError):
@@ -272,7 +272,7 @@ def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], ro
         lines.append(
             [
                 row.name,
-                row.labels_text(),
+                row.describe_label_count(),
                 row.network if row.name in METHODS else None,
                 length_text(row),
                 *(percent_and_std(scores[name]) if name in scores else None for name in _SHOWN_SCORES),

@@ -180,13 +180,13 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DatasetInfo, fold
     """
     record = folder / f"{name}-s{seed}.json"
     if record.exists():
-        return stored_record(record)
+        return read_stored_record(record)
     try:
         length = _compute_length(name, config, data, folder)
         options = method_config(name, config, data, seed, length["fraction"])
         run, store = folder / f"{name}-s{seed}", folder / f"{name}-s{seed}.h5"
         cost = _train(name, config, options, run)
-        summary = stored_record(run / "summary.json")
+        summary = read_stored_record(run / "summary.json")
         embed_for_evaluation(config, data, store, checkpoint=run)
         scores = evaluate_store(config, data, store, seed=seed, output_kind=options.own_output)
     except Exception as error:
@@ -216,7 +216,7 @@ def _compute_length(name: str, config: CompareConfig, data: DatasetInfo, folder:
     """Return the fraction of the preset's length that fits the budget, by timing a few steps; saved for all seeds."""
     kept = folder / f"{name}.length.json"
     if kept.exists():
-        return stored_record(kept)
+        return read_stored_record(kept)
     options = method_config(name, config, data, 0).model_copy(update={"dry_run": True})
     plan: dict[str, Any] = train_method(options).to_json()
     seconds = plan["seconds_per_step"] * plan["steps"]
@@ -253,7 +253,7 @@ def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> d
     raise RunError(reason)
 
 
-def stored_record(path: Path) -> dict[str, Any]:
+def read_stored_record(path: Path) -> dict[str, Any]:
     """Read a JSON record written by a comparison or one of its runs.
 
     Raises:

@@ -112,7 +112,7 @@ def collect_labels(
     kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
     filled[-1] = [label for label in filled[-1] if label.text != checked.get(label.path)]
     known_away = set(kept)
-    if tables.was_edited(GIVEN):
+    if tables.is_edited_by_user(GIVEN):
         now = {label.path: label.text for label in given}
         differing = {name: text for name, text in given_before().items() if now.get(name) != text}
         for name, text in differing.items():
@@ -126,7 +126,7 @@ def collect_labels(
     own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
     filled.append(_with_files(corrected, stores))
     filled.append([label for label in browser if label.text])
-    read = read_paths_and_labels(folder / CHECK) if tables.was_edited(CHECK) else {}
+    read = read_paths_and_labels(folder / CHECK) if tables.is_edited_by_user(CHECK) else {}
     emptied = {path for path, text in read.items() if not text}
     for where, removed in (
         ("the browser", [(label.path, label.file) for label in browser if not label.text]),
@@ -342,7 +342,7 @@ class GeneratedTables:
             read_label_csv(path, empty_ok=True, tell=current_progress().message)
         return [TableLabel(*row) for row in read_file_labels(path)]
 
-    def was_edited(self, name: str) -> bool:
+    def is_edited_by_user(self, name: str) -> bool:
         """Return whether the user has edited a table, i.e. whether its content, when read, was not that written."""
         read = self._read.get(self.folder / name)
         return read is not None and read != self._written.get(name)

@@ -72,7 +72,7 @@ class Record(BaseModel):
             problem = f"cannot be read: {error}"
             raise StoreError(str(path), problem, "Restore the file, or pass a different --out.") from error
 
-    def finished_values(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
+    def read_finished_values(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
         """Return the recorded values of a step that finished with this command and inputs; ``None`` if it must run."""
         step = self.steps.get(name)
         if step is None or step["command"] != command or step["inputs"] != json_digest(inputs):
@@ -94,7 +94,7 @@ class Record(BaseModel):
         new = [escape_path(image["path"]) for image in values.get("images", [])]
         self.suggested = [*(path for path in self.suggested if path not in set(new)), *new]
 
-    def follow_confirmed(self, labels: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
+    def update_confirmed_labels(self, labels: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
         """Return the labels, by path, that have been confirmed, and record their current paths and file digests.
 
         ``files`` contains the SHA-256 of each of these photos, in hex; empty if the photo cannot be read.
@@ -125,7 +125,7 @@ def given_labels(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, st
     return {escape_path(name): text for name, text, kind in lines if kind == "given"}
 
 
-def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
+def remove_confirmed_labels(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
     """Remove labels that the user has confirmed (keyed by path) from ``check.csv`` and from the reported values."""
     kept = [one for one in values["doubtful"] if confirmed.get(one["path"]) != one["label"]]
     if len(kept) < len(values["doubtful"]):

@@ -50,7 +50,7 @@ from labelkit.pipelines.start.given import (
     write_labels,
 )
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record, find_last_finished_round, given_labels, remove_confirmed
+from labelkit.pipelines.start.record import Record, find_last_finished_round, given_labels, remove_confirmed_labels
 from labelkit.pipelines.start.summary import REPORT, corrected_labels, write_summary
 from labelkit.progress import Progress, current_progress, use_progress
 from labelkit.store.commit import json_digest, translate_os_errors
@@ -195,7 +195,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     )
     labels = known.by_position
     now = {escape_path(dataset.sample_ids[place]): text for place, text in labels.items()}
-    if tables.was_edited(CHECK):
+    if tables.is_edited_by_user(CHECK):
         record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is less than {len(set(labels.values()))}, the number of labeled classes"
@@ -220,7 +220,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
     hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
-    this = replace(this, confirmed=record.follow_confirmed(now, hashes))
+    this = replace(this, confirmed=record.update_confirmed_labels(now, hashes))
     steps = _build_steps(config, this)
     progress = current_progress()
     _report_photos(config, dataset, labels)
@@ -592,7 +592,7 @@ def _step_inputs(this: _Round, name: str) -> dict[str, object]:
 
 
 def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any] | None:
-    return record.finished_values(*_step_key(this, name, config), _step_inputs(this, name))
+    return record.read_finished_values(*_step_key(this, name, config), _step_inputs(this, name))
 
 
 def _write_beside(config: StageConfig) -> StageConfig:
@@ -635,7 +635,7 @@ def _do_step(
     values = to_json_types(result.to_json())
     assert isinstance(values, dict)
     if name == _CHECKING:
-        remove_confirmed(made, values, this.confirmed)
+        remove_confirmed_labels(made, values, this.confirmed)
     files = [out if path == made else path for path in result.paths if path.exists()]
     if made != out:
         values["csv"] = str(out)

@@ -55,7 +55,7 @@ def regrouping_steps(work: LabelingState, ids: NDArray[np.int64], names: list[st
     return steps
 
 
-def group_changes(before: LabelingState, after: LabelingState) -> dict[str, Any]:
+def count_group_changes(before: LabelingState, after: LabelingState) -> dict[str, Any]:
     """Count how many images joined and left each unnamed group that changed between two states."""
     lines = []
     for group, name in enumerate(after.group_names):
@@ -78,7 +78,7 @@ class BackgroundPredictor:
     Attributes:
         asked: the last request as reported to pages: its ``number``, from 1 (0: no request yet); its ``state``,
             ``idle``, ``running``, ``done`` or ``failed``; its ``step``, the current step or the reason for a failure;
-            and what ``changed``, see ``group_changes``.
+            and what ``changed``, see ``count_group_changes``.
     """
 
     def __init__(
@@ -176,4 +176,4 @@ class BackgroundPredictor:
         )
         self.browsed.grouping = made
         after, _, _ = self.session.snapshot()
-        return {**group_changes(before, after), "result": result.name, "round": 0 if done is None else done.round}
+        return {**count_group_changes(before, after), "result": result.name, "round": 0 if done is None else done.round}

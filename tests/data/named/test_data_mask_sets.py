@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.commands.datasets.datasets import take_inventory
+from labelkit.commands.datasets.datasets import count_dataset_files
 from labelkit.data.datasets import ImageDataset, read_image_and_mask
 from labelkit.data.named.layouts import ImageCount
 from labelkit.data.named.masks import COCO_STUFF_CLASSES
@@ -79,7 +79,7 @@ def test_inventory_counts_classes_of_pixels(
     write(tmp_path / name)
     counts = {split: ImageCount(0) for split in DATASETS[name].num_images}
     root = tmp_path / name
-    found = take_inventory(replace(DATASETS[name], num_images=counts), root)
+    found = count_dataset_files(replace(DATASETS[name], num_images=counts), root)
     assert (found.found["classes"], found.found["mask_classes"]) == (0, num_classes)
     assert "expected 0 images" in str(found.fault)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from labelkit.algorithms.regions import source_boxes
+from labelkit.algorithms.regions import crop_boxes_in_original
 from labelkit.data.datasets import ArraySource, ImageDataset, join_datasets
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.boxes import overlap_areas, sample_crop_boxes
@@ -102,7 +102,7 @@ def test_places_of_a_mirrored_image_are_found_in_all_of_its_views() -> None:
     specs = [replace(view, hflip=1.0, interpolation="bilinear") for view in views()[:2]]
     made, geometry = apply_views(ramp, KeyedRNG(1, 0, np.arange(4)), specs, normalize=Normalize((0.0,) * 3, (1.0,) * 3))
     for pixels, view in zip(made, geometry, strict=True):
-        box = source_boxes(view.matrices)
+        box = crop_boxes_in_original(view.matrices)
         centers = (torch.arange(32) + 0.5) / 32
         x = box[:, :1] + centers * (box[:, 2:3] - box[:, :1])  # in the mirrored image
         expected = ((1 - x) / 2 * 40 - 0.5).clamp(0, 39) * 6 / 255

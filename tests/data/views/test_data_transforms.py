@@ -8,7 +8,7 @@ import torch
 import torchvision.transforms.functional as reference
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views import recipes as view_recipes
-from labelkit.data.views.boxes import box_matrices, crop_boxes
+from labelkit.data.views.boxes import box_to_image_matrices, crop_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,
     adjust_contrast,
@@ -118,7 +118,7 @@ def test_views_of_files_have_the_geometry_of_views_in_memory(options: dict[str, 
     inside = ((distance < 0.8) & (within_box < 0.8)).unsqueeze(1).expand_as(expected)
     assert inside.float().mean() > 0.2
     assert (view[:, :2] - expected)[inside].abs().max() < 3 / 255
-    total = compose(box_matrices(boxes, heights, widths), inner)
+    total = compose(box_to_image_matrices(boxes, heights, widths), inner)
     assert torch.allclose(geometry.matrices, torch.from_numpy(total).float())
 
 
@@ -220,12 +220,12 @@ def test_chiral_images_are_never_mirrored(build: Any) -> None:
 
 def test_strength_scales_what_the_schedule_scales() -> None:
     spec = strong_view(32, "generic", chiral=False)
-    assert spec.at_strength(1.0) == spec
-    half = spec.at_strength(0.5)
+    assert spec.with_strength(1.0) == spec
+    half = spec.with_strength(0.5)
     assert half.area_range == (0.65, 1.0)
     assert (half.jitter_prob, half.gray_prob, half.solarize_prob, half.blur_prob) == (0.4, 0.1, 0.1, 0.25)
     assert half.blur_sigma == (0.05, 1.0)
-    assert spec.at_strength(0.0).area_range == (1.0, 1.0)
+    assert spec.with_strength(0.0).area_range == (1.0, 1.0)
     assert half.hflip == 0.5
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.methods.dense.ranking_loss import Blocks, merge_order, split_blocks, thresholds_up_to_rank
+from labelkit.methods.dense.ranking_loss import Blocks, joint_sort_order, split_blocks, thresholds_up_to_rank
 
 
 @given(
@@ -23,7 +23,7 @@ def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, ea
     thresholds = torch.randint(0, n + 1, (batch, n), generator=generator).sort(dim=1).values
     payload = torch.randint(-50, 50, (2, batch, n), generator=generator).double()
 
-    below, below_threshold = merge_order(blocks, ranks, thresholds).sums(payload, earlier=earlier)
+    below, below_threshold = joint_sort_order(blocks, ranks, thresholds).sums(payload, earlier=earlier)
 
     block = torch.arange(n) // size
     stands = block[None, :] < block[:, None] if earlier else block[None, :] > block[:, None]
@@ -42,7 +42,7 @@ def test_one_order_serves_several_payloads_and_the_thresholds_turned_around() ->
     # how many thresholds are not larger, counted
     turned = (thresholds[:, None, :] <= torch.arange(n)[:, None]).sum(2)
 
-    order = merge_order(blocks, ranks, thresholds)
+    order = joint_sort_order(blocks, ranks, thresholds)
     block = torch.arange(n) // 5
     for one, own, earlier in ((order, thresholds, True), (order.inverse(), turned, False), (order, thresholds, False)):
         found = one.sums(payload, earlier=earlier)

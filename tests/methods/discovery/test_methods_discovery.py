@@ -70,8 +70,8 @@ def test_the_loss_is_that_of_the_options_on_what_the_network_gives_of_each_view(
 def test_the_student_is_judged_on_the_view_of_its_epoch(make: Make) -> None:
     growing = make("flipclass", align_mode="sda", epochs=8).method
     teacher, start = growing.views(0)
-    assert start == strong_view(teacher.size, "digits", chiral=True).at_strength(0)
-    assert growing.views(2)[1] == strong_view(teacher.size, "digits", chiral=True).at_strength(0.5)
+    assert start == strong_view(teacher.size, "digits", chiral=True).with_strength(0)
+    assert growing.views(2)[1] == strong_view(teacher.size, "digits", chiral=True).with_strength(0.5)
     assert growing.views(4)[1] == growing.views(7)[1] == strong_view(teacher.size, "digits", chiral=True)
 
 

@@ -61,7 +61,7 @@ def test_an_objective_tells_which_averages_it_runs(make: Make, trainer: str, wei
     weights = dict.fromkeys(("consistency_weight", "unlabeled_weight"), weight)
     setup = make("snowball", trainer=trainer, labeled_batch_size=8, unlabeled_ramp=0.0, **weights)
     method, ran = setup.method, set()
-    method.chain.form_master()
+    method.chain.create_master_network()
     for name in ("teacher", "master"):
         getattr(method.chain, name).backbone.register_forward_hook(lambda *_, name=name: ran.add(name))
     method.train()

@@ -10,7 +10,7 @@ import torch
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.splits import ClassLabels, use_dataset_labels
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.prototypes.source import read_class_vectors, word_prototypes
+from labelkit.methods.prototypes.source import project_word_vectors, read_class_vectors
 from sklearn.decomposition import PCA
 
 Make = Callable[..., Any]
@@ -71,7 +71,7 @@ def test_cosines_between_centered_vectors_stay_where_the_dimensions_suffice(dim:
         [sum(a * b for a, b in zip(u, v, strict=True)) / (np.sqrt(sum(u * u)) * np.sqrt(sum(v * v))) for v in centered]
         for u in centered
     ]
-    rows = word_prototypes(vectors, dim)
+    rows = project_word_vectors(vectors, dim)
     assert rows.shape == (5, dim)
     np.testing.assert_allclose(rows @ rows.T, expected, atol=1e-6)
 
@@ -80,7 +80,7 @@ def test_fewer_dimensions_are_the_principal_directions() -> None:
     vectors = np.random.default_rng(1).standard_normal((9, 6))
     expected = PCA(n_components=2).fit_transform(vectors)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    rows = word_prototypes(vectors, 2)
+    rows = project_word_vectors(vectors, 2)
     np.testing.assert_allclose(rows @ rows.T, expected @ expected.T, atol=1e-6)
 
 
@@ -97,7 +97,7 @@ def test_a_run_takes_the_vectors_of_its_classes_in_their_order(
     setup.trainer.fit()
     assert setup.method.data.class_order[:3] == (1, 4, 8)
     head = setup.method.network.head
-    expected = word_prototypes(vectors[list(setup.method.data.class_order)], head.prototypes.shape[1])
+    expected = project_word_vectors(vectors[list(setup.method.data.class_order)], head.prototypes.shape[1])
     assert torch.equal(head.prototypes, torch.from_numpy(expected))
     with pytest.raises(ConfigError, match="contains vectors of dimension 12, but dimension 13 is required"):
         make("dl2pa", prototypes="words", class_vectors=path, embed_dim=13).trainer.fit()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.studio.label.actions import InvalidStepError, LabelingState, choose_training_labels, read_steps
-from labelkit.studio.label.asking import group_changes, regrouping_steps
+from labelkit.studio.label.asking import count_group_changes, regrouping_steps
 from labelkit.studio.report.images import escape_for_page
 
 N = 6
@@ -180,14 +180,14 @@ def test_a_new_answer_moves_only_what_nobody_decided(work: LabelingState) -> Non
     ]
     before = copy.deepcopy(work)
     work.apply(steps)
-    assert group_changes(before, work) == {
+    assert count_group_changes(before, work) == {
         "moved": 2,
         "groups": [
             {"name": "new-1", "before": 3, "after": 1, "came": 0, "left": 2},
             {"name": "dog", "before": 0, "after": 2, "came": 2, "left": 0},
         ],
     }
-    assert group_changes(work, work) == {"moved": 0, "groups": []}
+    assert count_group_changes(work, work) == {"moved": 0, "groups": []}
 
 
 def test_a_new_group_that_is_called_as_before_keeps_its_number(work: LabelingState) -> None:
