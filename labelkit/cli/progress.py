@@ -11,6 +11,9 @@ from labelkit.cli.console import Output, escape_control, is_main_process, print_
 from labelkit.progress import Progress, Task
 
 _SECONDS_BETWEEN_LINES = 5.0
+# without a terminal: longer intervals for long tasks, as a fraction of the elapsed time, up to a maximum
+_SHARE_BETWEEN_LINES = 0.1
+_MAX_SECONDS_BETWEEN_LINES = 60.0
 _SECONDS_BETWEEN_REDRAWS = 0.1
 _ERASE = "\r\x1b[K"
 
@@ -52,7 +55,7 @@ class LineProgress(Progress):
     ) -> None:
         self.seconds = seconds
         self.clock = clock
-        self._redraws = redraws
+        self.redraws = redraws
         self._is_drawn = False
 
     @contextmanager
@@ -67,7 +70,7 @@ class LineProgress(Progress):
 
     def show(self, text: str) -> None:
         """Print or redraw the progress line of a task."""
-        if self._redraws:
+        if self.redraws:
             line = escape_control(text).replace("\n", " ")[: shutil.get_terminal_size().columns - 1]
             write(f"{_ERASE}{line}", sys.stderr)
             self._is_drawn = True
@@ -85,7 +88,7 @@ class LineProgress(Progress):
 
     def ask(self, question: str) -> str:
         """Ask a question and return the answer, which is empty on Enter or without a terminal."""
-        if not self._redraws or not sys.stdin.isatty():
+        if not self.redraws or not sys.stdin.isatty():
             return ""
         self.message(question)
         return sys.stdin.readline().strip()
@@ -108,8 +111,10 @@ class _LineTask(Task):
     def advance(self, n: int = 1, **info: object) -> None:
         self._done += n
         self._info.update(info)
-        now = self._progress.clock()
-        if now - self._last >= self._progress.seconds:
+        now, wait = self._progress.clock(), self._progress.seconds
+        if not self._progress.redraws:  # a log of a long task stays short
+            wait = max(wait, min(_MAX_SECONDS_BETWEEN_LINES, _SHARE_BETWEEN_LINES * (now - self._started)))
+        if now - self._last >= wait:
             self._last = now
             self._print_line(now - self._started, finished=False)
 

@@ -37,6 +37,17 @@ def test_a_line_comes_every_few_seconds_and_at_the_end(capsys: pytest.CaptureFix
     ]
 
 
+def test_the_log_of_a_long_task_has_a_line_a_minute(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with LineProgress(clock=clock).task("embed", total=1200) as task:
+        for _ in range(1200):
+            clock.now += 1
+            task.advance(1)
+    done = [int(line.split()[1].split("/")[0].replace(",", "")) for line in capsys.readouterr().err.splitlines()]
+    assert done[:3] == [5, 10, 15]
+    assert len(done) < 50
+    assert done[-3] - done[-4] == 60
+
+
 def test_what_was_done_before_says_nothing_of_the_time_left(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with LineProgress(seconds=5, clock=clock).task("train", total=10) as task:
         task.skip(6)
