@@ -101,7 +101,7 @@ def test_the_kind_of_progress_follows_terminal_options_and_rank(monkeypatch: pyt
     assert isinstance(create_progress_display(Output(quiet=True)), WarningProgress)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert vars(create_progress_display(Output()))["_redraws"]
+    assert vars(create_progress_display(Output()))["redraws"]
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(create_progress_display(Output()), LineProgress)
     monkeypatch.setenv("RANK", "1")
