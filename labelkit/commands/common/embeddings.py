@@ -84,7 +84,10 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
     Raises:
         StoreError: some embeddings contain NaN or infinity.
     """
-    features = stored_rows(store, rows).to_array()
+    if np.array_equal(rows, np.arange(store.n)):  # float32 rows of a mapped file need no copy
+        features = np.ascontiguousarray(store.embeddings, dtype=np.float32)
+    else:
+        features = stored_rows(store, rows).to_array()
     check_finite(store, rows, features)
     return features
 
@@ -177,5 +180,5 @@ def stored_rows(
     Raises:
         StoreError: the rows have changed since they were written.
     """
-    chosen = None if len(rows) == store.n else rows
+    chosen = None if np.array_equal(rows, np.arange(store.n)) else rows
     return StoredRows(store.lazy_embeddings, chosen, unit=unit, roots=roots, in_blocks=in_blocks)
