@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.errors import ResourceError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 from labelkit.studio.label.browser import LIKE, BrowsedStore, open_browsed_store, open_session
@@ -211,6 +212,12 @@ def test_what_is_like_an_image_is_told_nearest_first(client: Client) -> None:
     assert len(images) == client.store.n - 1
     assert 0 not in [one["image"] for one in images]
     assert [one["score"] for one in images] == sorted((one["score"] for one in images), reverse=True)
+
+
+def test_a_port_in_use_is_named_once(client: Client) -> None:
+    expected = rf"^127.0.0.1:{client.port}: cannot listen on this address \(Address already in use\)\. Pass"
+    with pytest.raises(ResourceError, match=expected):
+        server_module.open_listening_socket("127.0.0.1", client.port)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
