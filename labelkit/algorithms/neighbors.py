@@ -204,7 +204,7 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> GalleryRows
         raise ValueError(f"metric must be 'cosine', 'l2' or 'dot', got {metric!r}")
     rows = validate_rows(x if isinstance(x, StoredRows) else np.asarray(x, dtype=np.float32), name)
     if metric == "cosine":
-        rows = to_unit_length(rows, name)
+        rows = to_unit_length(rows, name, in_place=isinstance(x, StoredRows))  # a copy of our own
     elif (largest := squared_norms(rows).max(initial=0)) > np.finfo(np.float32).max / 16:
         problem = f"{name} contains rows with a norm of {np.sqrt(largest):.1e}, whose products overflow float32"
         raise ValueError(problem)

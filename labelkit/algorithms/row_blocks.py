@@ -219,8 +219,8 @@ def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
     return rows
 
 
-def to_unit_length(rows: Rows, name: str) -> Rows:
-    """Normalize rows (n, d) to unit norm.
+def to_unit_length(rows: Rows, name: str, *, in_place: bool = False) -> Rows:
+    """Normalize rows (n, d) to unit norm; with ``in_place``, an array is overwritten.
 
     Raises:
         ValueError: a row is zero.
@@ -230,7 +230,9 @@ def to_unit_length(rows: Rows, name: str) -> Rows:
     if zeros:
         raise ValueError(f"{zeros} of {len(rows)} rows of {name} have zero norm, and thus no direction")
     divisors: Floats = lengths.astype(rows.dtype)
-    return rows.divided(divisors) if isinstance(rows, StoredRows) else rows / divisors[:, None]
+    if isinstance(rows, StoredRows):
+        return rows.divided(divisors)
+    return np.divide(rows, divisors[:, None], out=rows if in_place else None)
 
 
 def row_norms(rows: Floats) -> NDArray[np.float64]:

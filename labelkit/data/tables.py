@@ -287,6 +287,9 @@ def _read_csv_rows(
     at_kind = header.index("kind") if is_ours else None
     at_file = header.index(FILE_COLUMN) if FILE_COLUMN in header else None
     at_given = next((header.index(name) for name in _LABELED_COLUMNS if name in header and name != found), None)
+    # columns of 0 and 1, one for each class
+    flags = {at for at, name in enumerate(header) if name.removeprefix("is_") in SPLIT_WORDS}
+    marks = set() if found or label_column else set(range(len(header))) - {at_path, at_split, at_file, at_given, *flags}
     faults: list[str] = []
     lines: list[tuple[int, list[str]]] = []
     try:
@@ -300,7 +303,9 @@ def _read_csv_rows(
             elif not fields[at_path].strip():
                 faults.append(f"line {reader.line_num}: the path is empty")
             else:
-                lines.append((reader.line_num, fields))
+                marks = {at for at in marks if fields[at].strip().lower() in _MARKS}
+                kept = {at_path, at_label, at_split, at_kind, at_file, at_given, *marks}  # a table may have many more
+                lines.append((reader.line_num, [text if at in kept else "" for at, text in enumerate(fields)]))
     except csv.Error as error:
         faults.append(f"line {reader.line_num}: unreadable: {error}")
     _raise_faults(where, faults)
@@ -315,10 +320,6 @@ def _read_csv_rows(
     if not lines and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", "Add a line for each image below the header.")
     label_notes: list[str] = []
-    # columns of 0 and 1, one for each class
-    flags = {at for at, name in enumerate(header) if name.removeprefix("is_") in SPLIT_WORDS}
-    marks = set() if found or label_column else set(range(len(header))) - {at_path, at_split, at_file, at_given, *flags}
-    marks = {at for at in marks if {one.lower() for one in column(at)} <= _MARKS.keys()}
     classes_of = [[names[at] for at in marks if _MARKS[fields[at].strip().lower()]] for _, fields in lines]
     if len(marks) > 1 and any(classes_of):
         columns = first_few((names[at] for at in sorted(marks)), _COLUMNS_SHOWN)

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,15 @@ def test_distance_to_itself_is_exactly_zero_far_from_the_origin(rng: np.random.G
     scores, indices = knn(rows, rows, 1, metric="l2")
     np.testing.assert_array_equal(indices[:, 0], np.arange(50))
     np.testing.assert_array_equal(scores, np.zeros((50, 1)))
+
+
+def test_rows_of_a_store_are_held_once(rng: np.random.Generator) -> None:
+    stored = rng.normal(size=(20_000, 256)).astype(np.float16)
+    tracemalloc.start()
+    search = ExactSearch(StoredRows(stored, in_blocks=False), metric="cosine")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.9 * search.rows[:].nbytes
 
 
 def test_k_may_be_the_whole_gallery_and_queries_may_be_none() -> None:

@@ -1,5 +1,6 @@
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,14 @@ def test_a_wrong_path_of_a_table_is_named_with_what_to_pass(tmp_path: Path) -> N
 
 def test_class_names_do_not_differ_by_repeated_spaces() -> None:
     assert class_name(" Pink  Lady ") == "Pink Lady"
+
+
+def test_columns_that_are_not_needed_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelkit.data.tables.MAX_TABLE_BYTES", 1 << 21)  # the size of the buffer
+    path = tmp_path / "labels.csv"
+    path.write_text("path,label" + ",x" * 200 + "\n" + "".join(f"{i}.png,cat{f',{i / 7}' * 200}\n" for i in range(500)))
+    tracemalloc.start()
+    assert len(read_label_csv(path)) == 500
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 7 * path.stat().st_size

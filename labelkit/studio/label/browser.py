@@ -4,13 +4,13 @@ import io
 import re
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
-from labelkit.algorithms.neighbors import Metric, knn
+from labelkit.algorithms.row_blocks import squared_norms
 from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.labels import UsableLabels
 from labelkit.errors import output_exists
@@ -103,13 +103,17 @@ class BrowsedStore:
 
     def similar_images(self, row: int) -> list[dict[str, Any]]:
         """Return the images most similar to an image, with their scores, nearest first."""
-        features, usable = self.images.features, np.flatnonzero(self.images.directed)
-        if not self.images.directed[row]:
+        features, usable, is_l2 = self.images.features, self.images.directed.copy(), self.store.metric == "l2"
+        if not usable[row]:
             return []
-        metric, count = cast(Metric, self.store.metric), min(LIKE + 1, len(usable))
-        scores, near = knn(features[[row]], features[usable], count, metric=metric)
-        found = zip(usable[near[0]].tolist(), scores[0].tolist(), strict=True)
-        return [{"image": one, "score": score} for one, score in found if one != row][:LIKE]
+        usable[row] = False
+        near = features @ features[row]  # knn would copy all features for each request
+        if is_l2:
+            near -= squared_norms(features) / 2
+        near[~usable] = -np.inf
+        rows = np.argsort(-near, kind="stable")[: min(LIKE, int(usable.sum()))]
+        scores = np.linalg.norm(features[rows] - features[row], axis=1) if is_l2 else near[rows]
+        return [{"image": one, "score": score} for one, score in zip(rows.tolist(), scores.tolist(), strict=True)]
 
     def split_group(self, session: Session, group: int) -> list[list[int]]:
         """Split a group in two by hierarchical clustering; return the rows of both parts, larger part first.

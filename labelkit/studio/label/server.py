@@ -331,7 +331,8 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=host == "::")
     except OSError as error:
-        problem = f"cannot listen on this address ({error.strerror or error})"
+        reason = str(error.strerror or error).partition(" (while")[0]  # create_server repeats the address
+        problem = f"cannot listen on this address ({reason})"
         raise ResourceError(f"{host}:{port}", problem, "Pass a different --host or --port.") from error
 
 

@@ -54,6 +54,7 @@ def test_all_heads_are_renewed_at_times_inside_epochs(
     # 1.1 is first reached at step 5 (1.25), which also passes 1.2: at most one at a step
     assert [event["step"] for event in _events(tmp_path / "run")] == [2, 2, 5, 5, 8, 8]
     assert int(setup.method.labels.num_optimizations) == 2
+    assert _events(tmp_path / "run")[0]["churn"] > 0.5  # the first labels are drawn at random
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_the_heads(make: Make) -> None:

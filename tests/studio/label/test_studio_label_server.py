@@ -6,16 +6,19 @@ import io
 import json
 import socket
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.errors import ResourceError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
-from labelkit.studio.label.browser import open_browsed_store, open_session
+from labelkit.studio.label.browser import LIKE, BrowsedStore, open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
 from PIL import Image
 
@@ -209,6 +212,34 @@ def test_what_is_like_an_image_is_told_nearest_first(client: Client) -> None:
     assert len(images) == client.store.n - 1
     assert 0 not in [one["image"] for one in images]
     assert [one["score"] for one in images] == sorted((one["score"] for one in images), reverse=True)
+
+
+def test_a_port_in_use_is_named_once(client: Client) -> None:
+    expected = rf"^127.0.0.1:{client.port}: cannot listen on this address \(Address already in use\)\. Pass"
+    with pytest.raises(ResourceError, match=expected):
+        server_module.open_listening_socket("127.0.0.1", client.port)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_what_is_like_an_image_is_found_without_a_copy_of_the_features(metric: str, rng: np.random.Generator) -> None:
+    features = rng.normal(size=(20_000, 256)).astype(np.float32)
+    features /= np.linalg.norm(features, axis=1, keepdims=True) if metric == "cosine" else 1
+    directed = np.arange(20_000) != 7
+    browsed: Any = SimpleNamespace(
+        images=SimpleNamespace(features=features, directed=directed), store=SimpleNamespace(metric=metric)
+    )
+    tracemalloc.start()
+    found = BrowsedStore.similar_images(browsed, 5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    apart = np.linalg.norm(features.astype(np.float64) - features[5], axis=1)
+    apart[[5, 7]] = np.inf
+    nearest = np.sort(apart)[:LIKE]
+    scores = nearest if metric == "l2" else 1 - nearest**2 / 2
+    assert not {5, 7} & {one["image"] for one in found}
+    np.testing.assert_allclose([one["score"] for one in found], scores, rtol=1e-4, atol=1e-6)
+    assert peak < features.nbytes
 
 
 @pytest.mark.parametrize(
