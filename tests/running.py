@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import h5py
@@ -230,6 +231,13 @@ def make_store(tmp_path: Path) -> MakeStore:
         return open_store(tmp_path / name)
 
     return make
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script of the user that no process can run again, since its file is not there."""
+    monkeypatch.setitem(sys.modules, "__main__", main_module := ModuleType("__main__"))
+    main_module.__file__ = str(tmp_path / "script.py")
 
 
 def run_in_one_and_two_processes(script: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -300,6 +300,7 @@ def test_fewer_processes_decode_where_shared_memory_has_no_room_for_their_batche
     assert workers.count_workers(None, 500, 100 << 20, said.append) == 0
 
 
+@pytest.mark.usefixtures("script")
 def test_files_give_the_same_batches_for_any_number_of_workers(folder: Path) -> None:
     bank = ImageBank(load_dataset(str(folder), data_root=Path()))
     expected = list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch(1))

@@ -111,6 +111,8 @@ class Place:
         words = [word.format(photos=self.photos) for word in COMMANDS[name]]
         if name.startswith("train") and (folder / "run" / "config.yaml").exists():
             words.append("--resume")
+        if name.startswith("discover") and (folder / f"s.{words[1]}.csv").exists():
+            words.append("--overwrite")  # killed after its last file, which is replaced only if asked for
         return self.worker.run(words, folder, kill_after)
 
 

@@ -41,6 +41,7 @@ def square(folder: Path, number: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("script")
 def test_a_process_that_dies_costs_nothing(tmp_path: Path) -> None:
     for number in (1, 2, 5):
         (tmp_path / f"die-{number}").touch()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,19 @@ def test_the_loss_is_the_weighted_sum_of_its_parts(make: Make) -> None:
     logs = _step(make("tac-ccl", ccl_start_epoch=0, ccl_weight=0.3, feature_weight=0.2))
     expected = logs["ms"] + 0.3 * logs["ccl"] + 0.2 * logs["features"] + logs["tac"]
     assert logs["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({"ccl_start_epoch": 2}, True), ({"ccl_start_epoch": 1}, False), ({"ccl_start_epoch": 2, "ccl": False}, False)],
+)
+def test_centers_that_come_after_the_last_epoch_are_told_once(make: Make, options: dict[str, Any], told: bool) -> None:
+    setup = make("tac-ccl", epochs=2, **options)
+    heard: list[str] = []
+    first = replace(setup.trainer._state(log_now=False), warn=heard.append)
+    for epoch in (0, 1):
+        setup.method.on_epoch_start(replace(first, epoch=epoch))
+    assert sum("clustering loss is never used: it starts after 2 epochs" in text for text in heard) == told
 
 
 @pytest.mark.slow

@@ -735,7 +735,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "_do_step", stop_before)
         if step == "the record":
-            patch.setattr(run_module, "_write_labels", stop)
+            patch.setattr(run_module, "write_labels", stop)
         patch.setattr(records.Record, "note", stop_after)
         with pytest.raises(KeyboardInterrupt):
             run(photos, num_classes=3)
@@ -1109,8 +1109,11 @@ def test_what_was_changed_in_given_csv_stays_although_the_old_labels_are_passed_
 
     expected = {f"00{i}.png": "crimson" for i in (0, 3, 6)} | {f"00{i}.png": "green" for i in (4, 7)}
     assert labels_in(given) == expected
-    assert "4 labels ignored, because the photos or labels have been corrected" in capsys.readouterr().err
+    told = " ".join(capsys.readouterr().err.split())
+    assert "given.csv: 1 label removed, 3 changed" in told
+    assert "4 labels ignored, because the photos or labels have been corrected" in told
     assert main(words) == 0
+    assert "removed" not in capsys.readouterr().err
     assert labels_in(given) == expected
 
     folder, rounds = given.parent, records.Record.read(given.parent).rounds

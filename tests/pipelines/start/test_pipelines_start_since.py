@@ -251,6 +251,10 @@ def test_the_first_call_shows_the_commands_and_later_ones_name_the_steps(
     assert main([*words, "--min-confidence", "0.9"]) == 0
     assert "steps to rerun: groups, suggest, report (--dry-run" in capsys.readouterr().err
 
+    for more, told in (([], True), (["--new-classes", "none"], False), (["--num-classes", "4"], False)):
+        assert main([*words[:-2], *more, "--dry-run"]) == 0
+        assert ("the last run had --num-classes 3; now the number is est" in capsys.readouterr().err) == told
+
     copy = shutil.copytree(tmp_path / "photos-labeled", tmp_path / "deeper" / "copy")
     assert main([*words, "--min-confidence", "0.9", "--out", str(copy)]) == 0
     assert "steps to rerun: report (--dry-run" in capsys.readouterr().err
