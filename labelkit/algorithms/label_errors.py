@@ -69,7 +69,7 @@ def _nearest_margins(
     """Return the nearest images of the same and the suggested class, and the margin of other classes over the same."""
     n = len(rows)
     same, other, margin = np.full(n, -1), np.full(n, -1), np.empty(n)
-    for block in blocks(n, n):
+    for block in blocks(n, n // 8 + 1):  # 32 MB in float32; products of few rows are slow
         positions = np.arange(block.start, block.stop)
         places = positions - block.start
         cosines = rows[block] @ rows.T
