@@ -108,6 +108,12 @@ class NewShare:
         return min(max(self.share, self.alone), 1.0)
 
     @property
+    def shrunken(self) -> float:
+        """``best``, shrunken toward 0 by its error, if no group of such rows was found."""
+        signal = max(self.share, 0) ** 2
+        return max(min(self.share, 1) * signal / (signal + self.error**2), self.alone)
+
+    @property
     def cautious(self) -> float:
         """Lower end of the estimate, one standard error below it, in [0, .9]."""
         return min(max(self.share - self.error, 0.0), _MAX_NEW)

@@ -107,6 +107,8 @@ def test_labels_that_are_alone_in_their_class_are_evidence_of_other_classes() ->
     assert found.alone == alone
     assert NewShare(-0.3, 0.2, 0.4).best == 0.4
     assert NewShare(1.3, 0.2, 0.4).best == 1.0
+    assert NewShare(-0.3, 0.2, 0.4).shrunken == 0.4
+    assert NewShare(0.6, 0.3).shrunken == pytest.approx(0.6 * 0.8)
 
 
 @pytest.mark.parametrize(("unseen", "best"), [(0, 2), (2, 2), (5, 4), (6, 6), (40, 8)])

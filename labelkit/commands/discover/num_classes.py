@@ -169,7 +169,7 @@ def _estimated(
             return replace(_use_known_number(config, num_old, tree), notes=tuple(notes))
         if looked is not None:
             best, chance = looked.best(some=some), None if some or looked.uses_counts else looked.chance
-            new_share = looked.near.best
+            new_share = looked.near.best if best else looked.near.shrunken
             if best == 0:
                 said = "holding out labels revealed no unlabeled classes, but small ones can be missed; "
                 notes.insert(0, said + "if there are any, pass --new-classes some, or their number")

@@ -41,6 +41,8 @@ _WIDEST = 2
 _SOME_LABELS = 3
 # total fraction of photos in unlabeled classes below which the test for such classes detects at most half of them
 _OFTEN_MISSED = 0.1
+# fraction of photos in unlabeled classes that confidences allow for, up to which it is not mentioned
+_FEW_OTHERS = 0.05
 # minimum number of new photos that are closer to each other for reporting a new class
 _MIN_OF_A_CLASS = 3
 
@@ -214,7 +216,7 @@ def _found_table(
     if skipped:
         lines.append(["skipped", len(skipped), f"unreadable: {first_few(skipped, _SHOWN)}"])
     total = "" if right is None else f", about {counts['given'] + sum(right)} of them labeled correctly"
-    if total and _found_no_class(told["groups"]):
+    if total and _found_no_class(told["groups"]) and not _allowed_photos(told["groups"], rows):
         total += ", if you have labeled photos of every class"
     return Table(f"{len(rows)} photos{total}", ["", "photos", ""], lines)
 
@@ -341,10 +343,14 @@ def _classes_sentence(
             "--new-classes N, or none."
         )
     if _found_no_class(groups):
+        allowed = _allowed_photos(groups, rows)
+        allowance = f"The confidences allow for about {allowed} photos of such classes; if there are none, pass "
+        allowance = f"{allowance}--new-classes none. " if allowed else ""
         return (
             f"{len(rows)} photos in {used} classes: no other class was found, but classes with fewer than about "
-            f"{round(_OFTEN_MISSED * len(rows))} photos in total are often missed. To check this, look at novel.csv, "
-            "which lists the photos least like the labeled ones; if there are other classes, pass --new-classes some."
+            f"{round(_OFTEN_MISSED * len(rows))} photos in total are often missed. {allowance}To check this, look at "
+            "novel.csv, which lists the photos least like the labeled ones; if there are other classes, pass "
+            "--new-classes some."
         )
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
@@ -360,6 +366,12 @@ def _classes_sentence(
 def _found_no_class(groups: Mapping[str, Any]) -> bool:
     """Return whether a search for classes without labels found none."""
     return groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1
+
+
+def _allowed_photos(groups: Mapping[str, Any], rows: Sequence[tuple[str, ...]]) -> int:
+    """Return the number of photos assumed to be of classes without labels; 0 if there are few."""
+    share = groups.get("new_share") or 0.0
+    return round(share * sum(row[2] != "given" for row in rows)) if share > _FEW_OTHERS else 0
 
 
 def compare_answers(

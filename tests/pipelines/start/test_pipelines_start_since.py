@@ -91,18 +91,24 @@ def test_a_class_with_labels_that_no_photo_is_predicted_as_is_named() -> None:
     assert "'4' and 3 more classes, although" in sentence
 
 
-@pytest.mark.parametrize("curve", [[[1, 0.1]], [[1, 0.1], [2, 0.2]]])
-def test_the_expected_number_holds_for_the_labeled_classes_where_no_other_was_found(curve: list[list[float]]) -> None:
+@pytest.mark.parametrize(("curve", "share"), [([[1, 0.1]], 0.04), ([[1, 0.1]], 1.0), ([[1, 0.1], [2, 0.2]], 0.0)])
+def test_the_expected_number_holds_for_the_labeled_classes_where_no_other_was_found(
+    curve: list[list[float]], share: float
+) -> None:
+    groups = {"chance_all_classes_labeled": 0.1, "curve": curve, "new_share": share, "interval": [1, 2]}
     told = {
-        "groups": {"chance_all_classes_labeled": 0.1, "curve": curve},
+        "groups": groups,
         "duplicates": {"spare_images": 0, "pairs": {}},
         "odd": {"odd_images": 0},
     }
     counts = {"given": 1, "known": 1, "new": 0, "unsure": 0}
 
-    table = _found_table(told, [("", "pear", "given"), ("", "pear", "known")], counts, (1, 0), [])
+    rows = [("", "pear", "given"), ("", "pear", "known")]
+    table = _found_table(told, rows, counts, (1, 0), [])
 
-    assert table.title.endswith("labeled correctly" + ", if you have labeled photos of every class" * (len(curve) == 1))
+    assert table.title.endswith("labeled correctly" + ", if you have labeled photos of every class" * (share == 0.04))
+    sentence = _classes_sentence(StartConfig(photos=Path()), groups, rows)
+    assert ("allow for about 1 photos of such classes; if there are none, pass --new" in sentence) == (share == 1.0)
 
 
 def test_an_expectation_that_fell_is_explained() -> None:
