@@ -5,8 +5,7 @@ not support more parameters, and a second temperature for new groups made confid
 to rows whose class is known:
     - held-out labels: prediction is repeated five times without a third of the labels of each class and, if there may
       be new classes, without any labels of a fifth of the classes. A row of a held-out class counts as correct if its
-      new group agrees with that of the other rows of its class; it never does if there are no new groups. It counts in
-      part if the group is larger than a class (``_estimate_purity``).
+      new group agrees with that of the other rows of its class; it never does if there are no new groups.
       The best temperature falls as labels are added (on six datasets as 1 + 1 / m, with 1 to 10 labels per class), so
       it is rescaled from the number of labels in a round to the number of all labels.
     - ``--calibration-labels``: the predictions themselves are compared with labels that no step has used.
@@ -166,10 +165,7 @@ def collect_hidden_label_evidence(
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)
             of_group[: len(tree.labels)] = tree.labels
             shares = judge.shares(kept, ids, of_group, group_weight=group_weight)[:, : int(in_use.sum())]
-            found, correct, of_new = _score_predictions(shares, tested, of_group, labels[tested])
-            whole_rows = tested[of_new]
-            correct[of_new] *= _estimate_purity(shares.argmax(axis=1), whole_rows, labels[whole_rows], of_group)
-            scored.append((found, correct, of_new, tested))
+            scored.append((*_score_predictions(shares, tested, of_group, labels[tested]), tested))
             task.advance(1)
     scores, correct, of_new, rows = (np.concatenate(part) for part in zip(*scored, strict=True))
     weights, num_labels = own[rows], len(np.unique(rows))
@@ -203,20 +199,6 @@ def _score_predictions(
         groups = np.where(named_new[of_new], named[of_new], -1)
         correct[of_new] = np.nan_to_num(leave_one_out_agreement(groups, classes[of_new]), nan=0.5)
     return compute_log_probabilities(shares[rows]), correct, of_new
-
-
-def _estimate_purity(named: Ints, rows: Ints, classes: Ints, class_of_group: Ints) -> Doubles:
-    """Estimate how likely (m,) the class of each row, which is held out, is the largest unlabeled class in its group.
-
-    A group may contain several unlabeled classes, but only one of them counts as correct. This is the square root of
-    the fraction of the group that a class of average size fills, if it has the same fraction of its rows in the group
-    as of its held-out labels. With half of the classes labeled, expected minus correct is 9 points without it, 6 with.
-    """
-    sizes = np.bincount(named, minlength=len(class_of_group))
-    groups, same_class = named[rows], classes[:, None] == classes
-    inside = (same_class & (groups[:, None] == groups)).sum(axis=1) / same_class.sum(axis=1)
-    filled = sizes[class_of_group >= 0].mean() * inside / np.maximum(sizes[groups], 1)
-    return np.asarray(np.sqrt(np.minimum(1, filled)), dtype=np.float64)
 
 
 def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:

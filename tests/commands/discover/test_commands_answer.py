@@ -14,12 +14,7 @@ from labelkit.commands.cluster.options import SSKMeansConfig
 from labelkit.commands.discover import calibrate as calibrate_module
 from labelkit.commands.discover import categories
 from labelkit.commands.discover.answer import COLUMNS, _estimate_new_fraction, predict_images
-from labelkit.commands.discover.calibrate import (
-    _estimate_purity,
-    calibrate,
-    collect_hidden_label_evidence,
-    collect_labeled_evidence,
-)
+from labelkit.commands.discover.calibrate import calibrate, collect_hidden_label_evidence, collect_labeled_evidence
 from labelkit.commands.discover.categories import discover_categories, discover_head
 from labelkit.commands.discover.grouping import Grouping
 from labelkit.commands.discover.label_weights import drop_low_weight_labels
@@ -628,13 +623,3 @@ def test_a_new_group_whose_images_all_get_a_label_of_another_class_is_gone(build
 
     groups = read_result(store, "categories").arrays
     assert set(np.array(groups["names"])[groups["pseudo_labels"][of_new]]) == {"class-0"}
-
-
-def test_a_group_of_twice_the_size_of_a_class_is_half_of_one_class() -> None:
-    named = np.repeat([0, 1, 2, 3], [10, 10, 20, 5])  # two labeled classes, two new groups
-    rows, classes = np.array([20, 21, 22, 0, 40]), np.array([7, 7, 7, 7, 8])
-
-    found = _estimate_purity(named, rows, classes, np.array([0, 1, -1, -1]))
-
-    # sizes 20 and 5 instead of 10; three quarters, a quarter and all of the rows of a class are in the group
-    np.testing.assert_allclose(found, np.sqrt([3 / 8] * 3 + [1 / 4, 1]))
