@@ -51,7 +51,12 @@ def _read_store(path: Path) -> Read:
     def read() -> object:
         store = open_store(path)
         hidden = {"path": "", "shards": "", "model": repr(store.model)}  # objects, of which repr tells the place
-        return {**_fields(store), **hidden, "lazy_embeddings": store.lazy_embeddings[:]}
+        return {
+            **_fields(store),
+            **hidden,
+            "lazy_embeddings": store.lazy_embeddings[:],
+            "sample_ids": [*store.sample_ids],
+        }
 
     return read
 

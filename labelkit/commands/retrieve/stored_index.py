@@ -125,6 +125,6 @@ def cache_index(store: Path, index: Any, path: Path, measured: IndexQuality) -> 
 
 def delete_index(path: Path) -> None:
     """Delete an index file and its record, ignoring file-system errors."""
-    with contextlib.suppress(OSError):
-        path.unlink()
-        path.with_suffix(".json").unlink()
+    for file in (path, path.with_suffix(".json")):
+        with contextlib.suppress(OSError):
+            file.unlink()

@@ -1,4 +1,4 @@
-"""Metric learning from the command line: classes held out, the store of a run, the picture, refusals."""
+"""Metric learning from the command line: classes and images held out, refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,14 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def run(labelkit: Any, letters: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "letters"
+def test_images_of_held_out_classes_are_retrieved(labelkit: Any, letters: Path, tmp_path: Path) -> None:
     done = labelkit(
-        "train", "san", "--dataset", letters, *SMALL, "--holdout-classes", "Latin_*", "--out", out, "--json"
+        *("train", "san", "--dataset", letters, *SMALL, "--holdout-classes", "Latin_*", "--out", tmp_path / "run"),
+        "--json",
     )
     assert done.code == 0, done.err
     assert done.json["samples"]["images"] == 24
     assert {"recall_at_1", "recall_at_8", "map_at_r"} <= done.json["metrics"].keys()
-    return out
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,6 @@ from tests.running import run_in_one_and_two_processes
 Make = Callable[..., Any]
 
 
-def losses(setup: Any) -> list[float]:
-    return [epoch["loss"] for epoch in setup.trainer.fit().history]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["proxy-anchor", "cross-entropy"])
 def test_class_vectors_are_trained_at_a_rate_of_their_own(make: Make, loss: str) -> None:
