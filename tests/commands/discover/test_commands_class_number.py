@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.algorithms.unlabeled_classes import estimate_unlabeled_groups
+from labelkit.commands.discover import num_classes
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.label_weights import keep_informative_rows, weigh_surrounded_labels
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
@@ -69,6 +71,22 @@ def test_labels_of_a_group_that_was_labeled_as_a_whole_count_as_two() -> None:
     # where most images are labeled, all labels are among others
     assert (weigh_surrounded_labels(rows, np.where(np.arange(100) % 3 > 0, 0, -1)) == 1).all()
     assert (weigh_surrounded_labels(rows, np.where(np.arange(100) % 3 > 0, -1, 0)) == 1).all()
+
+
+def test_two_labels_of_a_whole_group_are_used_to_estimate_the_number_of_classes(
+    make_blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+
+    def watch(rows: Any, labels: Any, *more: Any, **options: Any) -> Any:
+        used.append(int((labels >= 0).sum()))
+        return estimate_unlabeled_groups(rows, labels, *more, **options)
+
+    monkeypatch.setattr(num_classes, "estimate_unlabeled_groups", watch)
+    store = make_blobs(labeled=[int(i < 20 or (i < 60 and i % 10 < 3)) for i in range(100)])
+
+    assert categories(store)["num_classes"] == 5
+    assert used == [2 + 6 + 6]
 
 
 @pytest.mark.parametrize(("saw", "given"), [(True, None), (False, None), (True, 5)])
