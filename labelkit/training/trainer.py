@@ -415,7 +415,7 @@ class Trainer:
             gather_rows=self.runtime.gather_rows,
             combine=self.runtime.combine,
             log=lambda kind, values: self._record({"kind": kind, **values}),
-            warn=self.message,
+            warn=lambda text: self.message(f"warning: {text}"),
             phase=self.clock.phase,
             step_in_phase=self.clock.step - self.clock.phase_step,
             phase_steps=self._phase_steps(self._phase()),

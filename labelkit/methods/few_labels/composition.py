@@ -357,7 +357,7 @@ class MasterTraining:
             centroids = torch.from_numpy(np.asarray(found.centroids, dtype=np.float32))
         places = torch.from_numpy(np.unique(self.state.combine(centroids, "sum").numpy(), axis=0))
         if len(places) < 2:
-            self.state.warn("warning: the master's features form a single cluster, so they cannot be separated")
+            self.state.warn("the master's features form a single cluster, so they cannot be separated")
         self._centroids = places.to(next(self.master.parameters()).device)
 
 

@@ -167,7 +167,7 @@ def broadcast_discovery(found: D, rows: NDArray[np.int64], state: TrainState) ->
     table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
     indices, labels, rank = (table[i].to(torch.int64).numpy() for i in range(3))
     for warning in found.warnings:
-        state.warn(f"warning: {warning}")
+        state.warn(f"{warning}")
     return replace(found, indices=indices, labels=labels, rank=rank, distance=table[3].numpy())
 
 

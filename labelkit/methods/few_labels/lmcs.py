@@ -115,7 +115,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
             state.log("pretext", {"rotation_accuracy": self._learn_rotations(state)})
         super().on_train_start(state)
         if not (self.data.labels[rows] < 0).any():
-            state.warn("warning: every image has a label, so there is nothing to discover")
+            state.warn("every image has a label, so there is nothing to discover")
 
     def _learn_rotations(self, state: TrainState) -> float:
         """Pretrain the network, without its classifiers, on predicting image rotations.
@@ -224,13 +224,13 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         found = broadcast_discovery(found, rows, state)
         if found.disagreement > DISAGREE_STOP:
             state.warn(
-                f"warning: nearest mean and soft label disagree on the class of {percent(found.disagreement)}% of the "
+                f"nearest mean and soft label disagree on the class of {percent(found.disagreement)}% of the "
                 "candidates, so no more labels are added"
             )
             return 0
         if found.exhausted:
             short = sum(report["taken"] < (report["quota"] or 0) for report in found.per_class)
-            state.warn(f"warning: found {len(found.indices)} critical samples, but too few in {short} classes")
+            state.warn(f"found {len(found.indices)} critical samples, but too few in {short} classes")
         add_discovered(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
         return len(found.indices)
 

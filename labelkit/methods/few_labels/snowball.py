@@ -136,7 +136,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         """Copy the student to the averaged networks, and warn if there is nothing to discover."""
         super().on_train_start(state)
         if not (self.data.labels[self._rows] < 0).any():
-            state.warn("warning: every image has a label, so there is nothing to discover")
+            state.warn("every image has a label, so there is nothing to discover")
 
     def on_phase_start(self, state: TrainState) -> None:
         """Create the master after the first discovery."""

@@ -73,10 +73,10 @@ def update_pseudo_labels(
     record = labels.recluster(points, embeddings, state)
     state.log("pseudo-labels", record)
     if record["singles"] > MANY_SINGLES:
-        state.warn(f"warning: {percent(record['singles'])}% of the clusters have a single image: lower --num-clusters")
+        state.warn(f"{percent(record['singles'])}% of the clusters have a single image: lower --num-clusters")
     if record["moved"] > MANY_MOVED:
         moved = percent(record["moved"])
-        state.warn(f"warning: {moved}% of the images moved to another cluster: the pseudo-labels are unstable")
+        state.warn(f"{moved}% of the images moved to another cluster: the pseudo-labels are unstable")
     return embeddings
 
 

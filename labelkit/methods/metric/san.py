@@ -108,7 +108,7 @@ class SAN(MetricMethod[SANConfig]):
         share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
         if self.clusters is None and share > MANY_LONE:
             shown = percent(share)
-            state.warn(f"warning: {shown}% of the classes have only one image, which is repeated as its only positive")
+            state.warn(f"{shown}% of the classes have only one image, which is repeated as its only positive")
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Cluster the images if due, and update the sampler with the current clusters."""
@@ -179,7 +179,7 @@ class SAN(MetricMethod[SANConfig]):
         for kind, text in _assembly_warnings(found).items():
             if kind not in self._warned:
                 self._warned.add(kind)
-                state.warn(f"warning: {text}")
+                state.warn(f"{text}")
         return {f"assembly/{name}": value for name, value in found.items()}
 
     def groupings(self) -> Mapping[str, Tensor]:

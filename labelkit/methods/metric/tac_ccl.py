@@ -246,7 +246,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         self._use_centers = config.ccl and state.epoch >= config.ccl_start_epoch
         if config.ccl and state.epoch == 0 and config.ccl_start_epoch >= config.epochs:
             state.warn(
-                f"warning: the contrastive clustering loss is never used: it starts after {config.ccl_start_epoch} "
+                f"the contrastive clustering loss is never used: it starts after {config.ccl_start_epoch} "
                 f"epochs, and training ends after {config.epochs}; lower --ccl-start-epoch, or pass --no-ccl"
             )
 
@@ -259,7 +259,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Warn if attention is the same everywhere, which makes it trivially consistent under every transform."""
         if self.config.tac and float(self._attention_sd) < FLAT_ATTENTION:
-            state.warn("warning: attention is nearly constant over the image, so it has no effect")
+            state.warn("attention is nearly constant over the image, so it has no effect")
         return {}
 
     def _monitor_collapse(self, embeddings: Tensor, state: TrainState) -> None:
@@ -275,7 +275,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         state.log("collapse", {"similarity_sd": spread, "collapsed_ms": float(self.collapsed_loss)})
         if state.epoch and spread < COLLAPSED:  # an untrained network is not evaluated
             state.warn(
-                f"warning: all embeddings are nearly equal (similarities differ by only {spread:.3f}): training is "
+                f"all embeddings are nearly equal (similarities differ by only {spread:.3f}): training is "
                 "collapsing; lower --lr or the weights of the additional losses"
             )
 

@@ -154,10 +154,10 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
             names = [self.data.class_names[label] for label in self.data.class_order if self.data.class_names]
             head.prototypes.copy_(load_initial_prototypes(config, count, dim, state.warn, names))
         if dim < FEW_DIMENSIONS:
-            state.warn(f"warning: in {dim} dimensions, many images start opposite their prototype, so training is slow")
+            state.warn(f"in {dim} dimensions, many images start opposite their prototype, so training is slow")
         spread = config.prototypes in ("uniform", "simplex") and config.prototypes_from is None
         if config.reassign and dim >= count - 1 and spread:
-            state.warn("warning: all prototypes are equivalent (d >= classes - 1), so reassignment has no effect")
+            state.warn("all prototypes are equivalent (d >= classes - 1), so reassignment has no effect")
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Scale a summed loss by the number of processes, since gradients are averaged over them."""

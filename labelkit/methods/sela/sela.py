@@ -190,7 +190,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
             for kind, warning in solve_warnings(record, self.config.solver_tolerance).items():
                 if (head, kind) not in self._warned:  # the log contains all of them
                     self._warned.add((head, kind))
-                    state.warn(f"warning: {warning}")
+                    state.warn(f"{warning}")
 
 
 def _read_prior(spec: str, num_clusters: int) -> Tensor:
