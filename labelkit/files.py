@@ -54,7 +54,7 @@ def find_similar_path(path: Path) -> Path | None:
     except (OSError, ValueError):
         return None
     store = path.name + ".h5"
-    near = [store] if store in beside else difflib.get_close_matches(path.name, beside, n=1, cutoff=0.8)
+    near = [store] if store in beside else difflib.get_close_matches(path.name, beside, n=1, cutoff=0.7)
     return path.parent / near[0] if near else None
 
 

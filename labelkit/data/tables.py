@@ -330,7 +330,8 @@ def _read_csv_rows(
             label_fault, labels = "", [one[0] if one else None for one in classes_of]
             label_notes = [f"labels read from the one-hot columns {columns}"]
     if label_fault and needs_labels:
-        raise DatasetError(where, label_fault, "Pass the name of the label column as --label-column.")
+        remedy = "Pass the name of the label column as --label-column."
+        raise DatasetError(where, label_fault, "Choose one of these columns." if label_column else remedy)
     splits = [SPLIT_WORDS.get(split.lower(), split) for split in column(at_split)]
     if split_column != "split" and set(splits) - {*SPLIT_WORDS.values(), ""}:
         at_split, splits = None, column(None)

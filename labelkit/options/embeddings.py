@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from labelkit.options.base import flag, panel
-from labelkit.options.shared import LabelsOption
+from labelkit.options.shared import LabelsOption, find_newest_store
 
 _ROWS = panel("Store")
 
@@ -27,8 +27,9 @@ class EmbeddingInputOptions(LabelsOption):
 
     index: Path | None = _ROWS(
         None,
-        "Store (NAME.h5) on whose embeddings to train a small head, instead of training on the images of --dataset. "
-        "This takes only seconds, needs no GPU, and uses the defaults of the preset `index`.",
+        "Store (NAME.h5), or output folder of `labelkit start`, on whose embeddings to train a small head, instead of "
+        "training on the images of --dataset. This takes seconds to minutes, needs no GPU, and uses the defaults of "
+        "the preset `index`.",
         aliases=["--store"],
     )
     head_layers: int = _ROWS(
@@ -57,6 +58,11 @@ class EmbeddingInputOptions(LabelsOption):
     row_image_options: ClassVar[frozenset[str]] = frozenset()
     #: Other options of the method that do not apply to embeddings.
     row_excluded_options: ClassVar[tuple[str, ...]] = ()
+
+    @field_validator("index")
+    @classmethod
+    def _find_in_folder(cls, index: Path | None) -> Path | None:
+        return index and (find_newest_store(index) or index)
 
     @model_validator(mode="before")
     @classmethod

@@ -244,7 +244,7 @@ def _answer(
         )
     whole = weigh_surrounded_labels(grouping.features, labels)
     if (whole < 1).any():
-        few = f"{int((whole < 1).sum())} labels count less, because most images that resemble theirs are labeled, too"
+        few = f"{int((whole < 1).sum())} labels count less: they belong to groups that were labeled as a whole"
         current_progress().message(few)
         weights = whole if weights is None else weights * whole
     judge = RefittableClassifier(grouping.features, labels, weights)

@@ -212,7 +212,7 @@ def _build_result(
             if predict is not None:
                 predicted, kind = predict(hit.row)
                 entries[-1] |= {"predicted": predicted, "kind": kind}
-                cells[-1].insert(4, f"{predicted}?" if kind == "unsure" else predicted)
+                cells[-1][3] = f"{predicted}?" if kind == "unsure" else predicted
             score = f"{hit.score:.9g}"
             lines.append((name, rank, sample_id, hit.row, label or "", score, hit.duplicate or ""))
         listed.append({"query": name, "label": queries.labels[q], "hits": entries})
@@ -240,8 +240,7 @@ def _build_result(
         values["sheet"] = config.sheet
         made.append(config.sheet)
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
-    names = ["query", "rank", "image", "label", *(["predicted"] if predict else []), score_name, ""]
-    shown = [Table("", names, cells)]
+    shown = [Table("", ["query", "rank", "image", "predicted" if predict else "label", score_name, ""], cells)]
     if index is not None:
         measured = index.measured
         assert measured is not None

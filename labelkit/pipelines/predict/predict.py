@@ -24,8 +24,9 @@ from labelkit.commands.common.search_queries import Queries, embed_query_images,
 from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
 from labelkit.data.datasets import FileSource, build_listing, sort_by_bytes
 from labelkit.data.folders import walk_images
-from labelkit.data.tables import is_folder
+from labelkit.data.tables import is_folder, path_exists
 from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.files import missing_path_remedy
 from labelkit.formatting import first_few, percent
 from labelkit.pipelines.predict.options import PredictConfig
 from labelkit.pipelines.start.record import RECORD, Record, find_last_finished_round
@@ -159,6 +160,8 @@ def _list_photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
         given = [path] if path != _STANDARD_INPUT else [Path(line) for line in _read_standard_input() if line]
         for entry in given:
             if not is_folder(entry):
+                if config.new == (entry,) and not path_exists(entry):
+                    raise DatasetError(str(entry), "does not exist", missing_path_remedy(entry))
                 yield entry
                 continue
             names = sort_by_bytes(walk_images(entry, exclude=config.exclude))

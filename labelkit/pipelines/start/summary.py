@@ -196,7 +196,7 @@ def _found_table(
     classes = len({row[1] for row in rows if row[2] == "given"})
     yours = f"in {classes} {'class' if classes == 1 else 'classes'}"
     if told.get("labels to check", {}).get("doubtful_labels"):
-        yours += "; check.csv lists those to check first: correct or delete lines"
+        yours += "; check.csv lists those to check first: correct wrong labels, and delete the other lines"
     lines: list[list[Cell]] = [["labeled by you", counts["given"], yours]]
     if "answer" in told:
         sure = f"{counts['known']} in your classes, {counts['new']} new{of_answered if answered else ''}"
@@ -242,14 +242,14 @@ def _fewer_sentence(since: Mapping[str, Any], photos: int, expected: int | None)
     if then is None or expected is None or expected >= then or since["photos"] != photos:
         return []
     return [
-        f"About {expected} labels are expected to be correct, after {then} in that run, because fewer of your held-out "
-        "labels are predicted correctly now. New labels of difficult photos lower this estimate, too."
+        f"About {expected} labels are expected to be correct, after {then} in that run. This does not mean that they "
+        "got worse: the estimate depends on your labels, and new labels of difficult photos lower it."
     ]
 
 
 def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
     said = (
-        f"Since the last run with predictions, {since['changed']} of its {since['photos']} photos have changed "
+        f"Since the last run with predictions, {since['changed']} of its {since['photos']} predictions have changed "
         f"({changes}): {since['other_label']} have a different label or guess, and "
         f"{since['changed'] - since['other_label']} have the same label but a different kind (known, new, unsure). "
         f"No longer unsure: {since['now_answered']}, newly unsure: {since['now_unsure']}."

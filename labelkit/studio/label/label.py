@@ -17,6 +17,7 @@ from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
+from labelkit.options.shared import find_newest_store
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
@@ -62,6 +63,9 @@ def label_images(config: LabelConfig) -> SimpleResult:
         made.append(path)
         values |= {"result": name, "path": path, **told}
         tables += _build_label_tables(told)
+        if find_newest_store(config.index.parent) is not None:
+            advice = f"`labelkit start` does not use these labels; to add them there, pass it --labels {config.from_}"
+            current_progress().warning(advice)
     if config.predictions is not None:
         given = int((final.labels >= 0).sum())
         final = add_predictions(config.predictions, config.labels, store, final)

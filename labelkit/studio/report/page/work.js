@@ -47,8 +47,9 @@ function refresh(fresh) {
 
 function groupOrder() {
   const found = ui.counts.groups.map((size, id) => id).filter((id) => ui.counts.groups[id]);
-  // unnamed groups come first, largest first
-  return found.sort((a, b) => Boolean(work.groupLabels[a]) - Boolean(work.groupLabels[b]) || ui.counts.groups[b] - ui.counts.groups[a] || a - b);
+  // groups without a name come first, then those of labeled classes, then those named by the user; each largest first
+  const rank = (id) => (work.groupLabels[id] ? 2 : Number(work.classes.includes(work.groupNames[id])));
+  return found.sort((a, b) => rank(a) - rank(b) || ui.counts.groups[b] - ui.counts.groups[a] || a - b);
 }
 
 function entry(view, text, size, mark) {
