@@ -108,8 +108,8 @@ def linear_probe(
 ) -> NDArray[np.float32]:
     """Train a linear classifier on frozen features and return its logits for the queries.
 
-    Features are centered and scaled to a mean norm of 1 (computed on the training rows), so that the learning rate has
-    the same meaning for every dimension; it follows a cosine schedule.
+    Features are centered and scaled to a mean squared norm of 1 (computed on the training rows), so that the learning
+    rate has the same meaning for every dimension; it follows a cosine schedule.
 
     Args:
         features: (n, d).
@@ -166,7 +166,7 @@ def logistic_regression(
 
     .. math:: \min_{W,b} \frac1n \sum_i \mathrm{CE}(W x_i + b, y_i) + \frac{l_2}{2} \|W\|^2
 
-    with features x centered and scaled to a mean norm of the square root of their dimension.
+    with features x centered and scaled to a mean square of 1 per value.
 
     Args:
         features: (n, d).

@@ -119,6 +119,10 @@ class Trainer:
         )
         self.trained = [p for p in method.parameters() if p.requires_grad]
         self.guard = Guard(config.guard, lambda text: self.message(text))
+        epochs = config.epoch_config
+        if epochs is not None and epochs.lr_schedule == "step" and epochs.lr_drop_epochs[0] >= epochs.epochs:
+            drops = f"--lr-drop-epochs starts at {epochs.lr_drop_epochs[0]}, after the last of {epochs.epochs} epochs"
+            self.message(f"warning: the learning rate never drops: {drops}")
         self._running: tuple[int, Phase, TrainLoader] | None = None
         self._received: list[int] = []
         self._writer: CheckpointWriter | None = None

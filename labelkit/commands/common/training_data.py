@@ -62,7 +62,7 @@ def _draw_holdout(dataset: ImageDataset, config: DataConfig) -> NDArray[np.int64
         raise ConfigError("--pool-splits", f"{dataset.name} has no predefined splits", "Remove --pool-splits.")
     if has_own_splits(dataset) and not config.pool_splits:
         names = ", ".join(dataset.split_names)
-        remedy = "Remove --holdout, or pass --pool-splits to sample from all images."
+        remedy = "Pass --holdout none, or --pool-splits to sample from all images."
         raise ConfigError(option, f"{dataset.name} has predefined splits ({names})", remedy)
     if holdout == "odd":
         rows = np.arange(1, len(dataset), 2)

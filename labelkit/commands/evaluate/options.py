@@ -111,13 +111,14 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
     queries: str = OPTION("test", "Split on which to evaluate the classifier.")
     solver: Literal["auto", "lbfgs", "sgd", "adamw"] = OPTION(
         "auto",
-        "Training algorithm. lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch "
-        "training; auto: lbfgs for up to 20,000 images, otherwise sgd.",
+        "Training algorithm. lbfgs: logistic regression with an L2 penalty (0.001 / 2 times the squared weights, added "
+        "to the mean loss), solved to convergence; sgd, adamw: mini-batch training; auto: lbfgs for up to 20,000 "
+        "images, otherwise sgd.",
     )
     rescale: bool = OPTION(
         True,
-        "Center the features and scale them to a mean norm of 1. --no-rescale: use them unchanged, as in "
-        "most published protocols.",
+        "Center the features and scale them by one factor, to a mean square of 1 per value (lbfgs) or per image (sgd, "
+        "adamw). --no-rescale (sgd, adamw): use them unchanged, as in most published protocols.",
     )
     max_gallery: int | None = OPTION(
         None, "Maximum number of training images, drawn with --seed. Default: all of --gallery.", ge=1
@@ -125,7 +126,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
     lr: float | None = OPTION(
         None,
         "Peak learning rate (sgd and adamw only). Default: 10 for sgd and 0.01 for adamw, for features "
-        "with a mean norm of 1.",
+        "with a mean squared norm of 1.",
         gt=0,
     )
     epochs: int = OPTION(100, "Number of training epochs (sgd and adamw only).", ge=1)

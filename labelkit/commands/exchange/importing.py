@@ -115,6 +115,7 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     name_where = _match_names(config, rows, named)
     rows.columns.update(named.columns)
     rows.found = {role: name for role, name in rows.found.items() if role not in named.columns}
+    rows.found |= {role: f"{ids.name}: {name}" for role, name in named.found.items()}
     return rows, name_where
 
 

@@ -96,6 +96,8 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         trainer.train_on(reuse.build_timing_bank())
     reckoned = 0.0 if reuse is not None else _estimate_step_seconds(trainer, config)
     is_timed = reckoned < _TOO_LONG_STEP
+    show = trainer.message
+    trainer.message = lambda text: show(text) if text.startswith("warning") else None  # no scores of the timed steps
     first, seconds = _time_steps(trainer, runtime) if is_timed else (reckoned, reckoned)
     total = trainer.total_steps()
     parameters, trained = count_parameters(setup.method)
