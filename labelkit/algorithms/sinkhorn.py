@@ -1,7 +1,7 @@
 r"""Balanced assignment of n samples to k clusters with prescribed marginals, by entropic optimal transport.
 
 :func:`solve` meets the marginals within a tolerance, for any number of samples; :func:`balanced_labels` meets cluster
-sizes exactly, by linear assignment, for up to 8,000. ``methods.metric.assembly`` contains the version for batches.
+sizes exactly, by linear assignment, for up to 8,000. ``methods.dense.losses`` contains the version for batches.
 
 With scores l (n, k) and a prior r that sums to 1, the plan
 

@@ -271,10 +271,8 @@ def _read_csv_rows(
         return _CsvTable([], "", [])
     if text.lstrip().startswith(("{", "[")):
         text = json_as_csv(text, where, (*LABEL_COLUMNS, (label_column or "").strip().lower()))
-    reader, names = _open_csv(text, where)
+    reader, names, at_path = _open_csv(text, where)
     header = [name.lower() for name in names]
-    keys = [normalize_column_name(name) for name in names]
-    at_path = keys.index(next(name for name in PATH_COLUMNS if name in keys))
     found, label_fault = find_label_column(header, label_column)
     split_column = next((name for name in _SPLIT_COLUMNS if name in header and name != found), "split")
     used = (header[at_path], found, split_column)
@@ -320,6 +318,9 @@ def _read_csv_rows(
     if not lines and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", "Add a line for each image below the header.")
     label_notes: list[str] = []
+    path_notes = []
+    if normalize_column_name(names[at_path]) not in PATH_COLUMNS:
+        path_notes = [f"paths read from the column {names[at_path]!r}, the only one with image file names"]
     classes_of = [[names[at] for at in marks if _MARKS[fields[at].strip().lower()]] for _, fields in lines]
     if len(marks) > 1 and any(classes_of):
         columns = first_few((names[at] for at in sorted(marks)), _COLUMNS_SHOWN)
@@ -346,7 +347,7 @@ def _read_csv_rows(
         _CsvRow(line, fields[at_path], label, split, kind in GUESSED_KINDS, file, _YES_OR_NO[used])
         for (line, fields), label, split, kind, file, used in values
     ]
-    return _CsvTable(rows, label_fault, label_notes + notes, unused)
+    return _CsvTable(rows, label_fault, path_notes + label_notes + notes, unused)
 
 
 def _read_text(path: Path) -> str:
@@ -370,10 +371,13 @@ def _are_images(texts: Sequence[str | None]) -> bool:
     return 2 * sum(found) > len(found)
 
 
-def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
-    """Return a reader positioned after the header, and the column names; ``DatasetError``: there are no paths.
+def _open_csv(text: str, where: str) -> tuple[Any, list[str], int]:
+    """Return a reader positioned after the header, the column names, and the position of the path column.
 
-    If no header is one of ``PATH_COLUMNS``, the only column that contains image file names is called ``path``.
+    If no header is one of ``PATH_COLUMNS``, it is the only column that contains image file names.
+
+    Raises:
+        DatasetError: there is no path column.
     """
     if not text.strip():
         raise DatasetError(where, "the file is empty", _HEADER_REMEDY)
@@ -381,14 +385,14 @@ def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
         reader, header = open_table(io.StringIO(text, newline=""), PATH_COLUMNS)
     except csv.Error as error:
         raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
-    if not set(PATH_COLUMNS).isdisjoint(map(normalize_column_name, header)):
-        return reader, header
+    keys = [normalize_column_name(name) for name in header]
+    if known := [name for name in PATH_COLUMNS if name in keys]:
+        return reader, header, keys.index(known[0])
     with contextlib.suppress(csv.Error):
         columns = list(zip(*(fields for fields in reader if len(fields) == len(header)), strict=True))
         images = [at for at, texts in enumerate(columns) if _are_images(texts) and not _are_images([header[at]])]
         if len(images) == 1:
-            reader = open_table(io.StringIO(text, newline=""), [header[images[0]].lower()])[0]
-            return reader, [PATH_COLUMNS[0] if at == images[0] else name for at, name in enumerate(header)]
+            return *open_table(io.StringIO(text, newline=""), PATH_COLUMNS), images[0]
     listed = ", ".join(header)
     shown = listed if len(listed) <= _MAX_SHOWN else f"{listed[:_MAX_SHOWN]}... ({len(listed):,} characters)"
     problem = f"line 1: there is no path column ({', '.join(PATH_COLUMNS[:-1])}), found {shown}"

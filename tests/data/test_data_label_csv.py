@@ -186,6 +186,15 @@ def test_a_label_that_a_list_of_images_would_hide_is_used_with_a_note(tmp_path: 
     assert "all labels are used; the column labeled hides labels only in" in told[0]
 
 
+def test_the_path_column_may_have_any_name_which_is_told(tmp_path: Path) -> None:
+    path, told = tmp_path / "labels.csv", list[str]()
+    path.write_text("Nr;Datei;Etikett\n1;a.png;cat\n")
+    assert read_label_csv(path, "etikett", tell=told.append) == {"a.png": "cat"}
+    assert told == [f"{path}: paths read from the column 'Datei', the only one with image file names"]
+    with pytest.raises(DatasetError, match=r"no column 'x', found nr, datei, etikett\. Choose one of these"):
+        read_label_csv(path, "x")
+
+
 def test_a_wrong_path_of_a_table_is_named_with_what_to_pass(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("path,label\n")
     with pytest.raises(DatasetError, match=r"lables\.csv: does not exist\. Did you mean `.*labels\.csv`"):

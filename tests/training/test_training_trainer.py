@@ -235,6 +235,15 @@ def test_a_full_pass_gives_every_row_once_in_the_order_asked_for(trainers: MakeT
     assert trainer.full_pass(lambda images: images.flatten(1)).shape == (64, 64)
 
 
+@pytest.mark.parametrize(("drops", "warned"), [((2, 3), True), ((1, 3), False)])
+def test_a_learning_rate_that_never_drops_is_warned_about(
+    bank: Any, labels: Any, make_method: Callable[..., Any], drops: tuple[int, ...], warned: bool
+) -> None:
+    method, told = make_method(epochs=2, lr_schedule="step", lr_drop_epochs=drops), list[str]()
+    Trainer(method, bank, labels, method.config, Runtime(device="cpu"), message=told.append)
+    assert any("the learning rate never drops: --lr-drop-epochs starts at 2" in text for text in told) == warned
+
+
 def test_bfloat16_trains(bank: Any, labels: Any, make_method: Callable[..., Any]) -> None:
     method = make_method(epochs=8, dropout=0.0, augment=False)
     trainer = Trainer(method, bank, labels, method.config, Runtime(device="cpu", precision="bf16"))

@@ -132,11 +132,7 @@ def _load_queries_and_gallery(
 def _load_labeled_rows(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], option: str) -> _LabeledRows:
     if store.metric != "cosine":
         problem = f"its embeddings use the metric {store.metric}, but retrieval scores require cosine"
-        raise StoreError(
-            str(store.path),
-            problem,
-            "Embed the images again, or import with --metric cosine.",
-        )
+        raise StoreError(str(store.path), problem, "Embed the images again, or import with --metric cosine.")
     what = " + ".join(splits)
     rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
     known = np.zeros(len(rows), dtype=np.bool_) if store.labels is None else np.asarray(store.labels)[rows] >= 0

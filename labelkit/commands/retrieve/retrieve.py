@@ -24,6 +24,7 @@ from labelkit.commands.common.search_queries import (
     load_other_store_queries,
     load_queries,
 )
+from labelkit.commands.common.stored_predictions import GIVEN
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
     Found,
@@ -38,6 +39,7 @@ from labelkit.commands.retrieve.search import (
 from labelkit.commands.retrieve.stored_index import CachedIndex
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
+from labelkit.options.shared import find_newest_store
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
@@ -78,6 +80,8 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     if config.query is not None and not is_store(config.query):
         images = list_query_images(config.query, **config.listing())
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
+    if config.labels is None and find_newest_store(config.index.parent) is not None:
+        store = _use_predictions(store)
     if config.k > store.n:
         raise ConfigError("-k", f"{config.k} hits were requested, but the store has only {store.n} images", "Lower -k.")
     if config.result is not None:
@@ -200,7 +204,6 @@ def _build_result(
     listed: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     lines: list[tuple[object, ...]] = []
-    predict = _predictions(store)
     for q, name in enumerate(queries.names):
         entries: list[dict[str, object]] = []
         for rank, hit in enumerate(hits[q], start=1):
@@ -209,10 +212,6 @@ def _build_result(
             same_file = hit.duplicate in ("itself", "same file")
             entries.append({**entry, "same_file": same_file, "duplicate": hit.duplicate})
             cells.append([name, rank, sample_id, label, hit.score, hit.duplicate or ""])
-            if predict is not None:
-                predicted, kind = predict(hit.row)
-                entries[-1] |= {"predicted": predicted, "kind": kind}
-                cells[-1][3] = f"{predicted}?" if kind == "unsure" else predicted
             score = f"{hit.score:.9g}"
             lines.append((name, rank, sample_id, hit.row, label or "", score, hit.duplicate or ""))
         listed.append({"query": name, "label": queries.labels[q], "hits": entries})
@@ -240,7 +239,7 @@ def _build_result(
         values["sheet"] = config.sheet
         made.append(config.sheet)
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
-    shown = [Table("", ["query", "rank", "image", "predicted" if predict else "label", score_name, ""], cells)]
+    shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
     if index is not None:
         measured = index.measured
         assert measured is not None
@@ -253,16 +252,19 @@ def _build_result(
     return SimpleResult(values, tuple(made), tuple(shown))
 
 
-def _predictions(store: EmbeddingStore) -> Callable[[int], tuple[str, str]] | None:
-    """Return a function from a row to its label and kind in the newest predictions; ``None`` if there are none."""
+def _use_predictions(store: EmbeddingStore) -> EmbeddingStore:
+    """Return the store with the newest predictions as labels, since its own may be names of folders by date."""
     names = list_results(store)
     newest = newest_name(names, "answer")
     result = read_result(store, newest) if newest in names else None
     if result is None or result.kind != "answers":
-        return None
-    groups, ids = [*result.arrays["names"], ""], result.arrays["group_ids"]
-    kinds, decisions = result.arrays["decision_names"], result.arrays["decisions"]
-    return lambda row: (groups[int(ids[row])], kinds[int(decisions[row])])
+        return store
+    current_progress().message(
+        f"labels are the predictions of {newest}, including unsure ones; to use others, pass --labels"
+    )
+    decisions = np.asarray(result.arrays["decisions"])
+    labels = np.asarray(result.arrays["group_ids"], dtype=np.int64)
+    return store.relabeled(labels, decisions == GIVEN, result.arrays["names"])
 
 
 def _settings(config: RetrieveConfig) -> dict[str, object]:

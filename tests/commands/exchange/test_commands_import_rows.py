@@ -252,6 +252,7 @@ def test_rows_of_ids_are_matched_by_the_names_that_the_source_has(labelkit: Any,
 
     assert answer.code == 0, answer.err
     assert "ids.csv: rows are matched to" in answer.err
+    assert "ids.csv: label" in answer.out
     assert "paths" not in answer.out
     store = open_store(tmp_path / "s.h5")
     assert store.sample_ids == ["a", "b", "c"]

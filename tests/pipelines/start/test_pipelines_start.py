@@ -232,7 +232,10 @@ def test_photos_that_were_left_empty_beside_filled_ones_are_suggested_last(
     begin(0, 1, 3, 4)
     hits = labelkit("retrieve", "--index", tmp_path / "photos-labeled", "--query-rows", "0", "--json").json["queries"]
     predicted = labels_in(tmp_path / "photos-labeled" / "labels.csv")
-    assert all(hit["predicted"] == predicted[hit["sample_id"]] for hit in hits[0]["hits"])
+    given = write_labels(tmp_path / "more.csv", [5])
+    said = labelkit("label", "--index", tmp_path / "photos-labeled", "--from", given, "--result", "by-hand").err
+    assert f"does not use these labels; to add them there, pass it --labels {given}" in " ".join(said.split())
+    assert all(hit["label"] == predicted[hit["sample_id"]] for hit in hits[0]["hits"])
     folder = tmp_path / "photos-labeled"
     first, *others = labels_in(folder / "next.csv")
     run(photos, num_classes=3, num_suggestions=5)  # an untouched table says nothing of its photos
