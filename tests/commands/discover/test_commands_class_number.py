@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.unlabeled_classes import estimate_unlabeled_groups
+from labelkit.algorithms import unlabeled_classes
+from labelkit.algorithms.unlabeled_classes import NewShare, estimate_unlabeled_groups
 from labelkit.commands.discover import num_classes
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.label_weights import keep_informative_rows, weigh_surrounded_labels
@@ -87,6 +88,17 @@ def test_two_labels_of_a_whole_group_are_used_to_estimate_the_number_of_classes(
 
     assert categories(store)["num_classes"] == 5
     assert used == [2 + 6 + 6]
+
+
+def test_the_share_of_new_classes_is_shrunken_only_if_none_is_found(
+    make_blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = NewShare(0.6, 0.3)
+    monkeypatch.setattr(unlabeled_classes, "estimate_new_share", lambda *_, **__: share)
+    every = make_blobs(labeled=[int(i % 2 == 0) for i in range(100)], old_classes=[1] * 5)
+
+    assert categories(every)["new_share"] == pytest.approx(0.6 * 0.8)
+    assert categories(make_blobs())["new_share"] == 0.6
 
 
 @pytest.mark.parametrize(("saw", "given"), [(True, None), (False, None), (True, 5)])
