@@ -1,7 +1,8 @@
 """Clustering accuracy after matching clusters to classes, for old and new classes, with bootstrap intervals.
 
 Sources: protocols of S. Vaze et al., "Generalized Category Discovery" (v1, v2) and of the code of "SimGCD" (v2b);
-error types of "Flipped Classroom", Fig. 2 and App. B.3; B. Efron, "Bootstrap Methods: Another Look at the Jackknife"
+the four error rates of "Flipped Classroom", Fig. 2 and App. B.3, named there true old, false old, true new and false
+new, after whether the side of the prediction is right; B. Efron, "Bootstrap Methods: Another Look at the Jackknife"
 (percentile intervals).
 Departure: the released code pads the count matrix with zeros to a square before matching. All is the same; Old and New
 can differ if several matchings have the same All (``algorithms.matching``).
@@ -26,12 +27,12 @@ class ClusterAccuracy:
         all_accuracy: over all samples, in [0, 1].
         old_accuracy: over samples of old classes; NaN if there are none.
         new_accuracy: over samples of new classes; NaN if there are none.
-        true_old: old samples assigned to another old class, as a share of the old samples.
-        false_old: old samples assigned to a new class or none, as a share of the old samples.
-        true_new: new samples assigned to another new class or none, as a share of the new samples.
-        false_new: new samples assigned to an old class, as a share of the new samples.
+        old_as_wrong_old: old samples assigned to another old class, as a share of the old samples.
+        old_as_new: old samples assigned to a new class or none, as a share of the old samples.
+        new_as_wrong_new: new samples assigned to another new class or none, as a share of the new samples.
+        new_as_old: new samples assigned to an old class, as a share of the new samples.
         mapping: (k,) int64, class of each cluster, -1 = unmatched; the matching over all samples
-            (or the one passed in). ``1 - old_accuracy = true_old + false_old``, and likewise for new.
+            (or the one passed in). ``1 - old_accuracy = old_as_wrong_old + old_as_new``, and likewise for new.
         confusion: (k, c) int64, samples per cluster (rows) and class (columns).
         used_clusters: number of clusters with at least one sample.
         num_samples: number of samples scored.
@@ -42,10 +43,10 @@ class ClusterAccuracy:
     all_accuracy: float
     old_accuracy: float
     new_accuracy: float
-    true_old: float
-    false_old: float
-    true_new: float
-    false_new: float
+    old_as_wrong_old: float
+    old_as_new: float
+    new_as_wrong_new: float
+    new_as_old: float
     mapping: NDArray[np.int64]
     confusion: NDArray[np.int64]
     used_clusters: int
@@ -109,10 +110,10 @@ def cluster_accuracy(
         all_accuracy=(old_hits + new_hits) / (num_old + num_new),
         old_accuracy=_share(old_hits, num_old),
         new_accuracy=_share(new_hits, num_new),
-        true_old=_share(old_said_old - old_hits, num_old),
-        false_old=_share(num_old - old_said_old, num_old),
-        true_new=_share(num_new - new_said_old - new_hits, num_new),
-        false_new=_share(new_said_old, num_new),
+        old_as_wrong_old=_share(old_said_old - old_hits, num_old),
+        old_as_new=_share(num_old - old_said_old, num_old),
+        new_as_wrong_new=_share(num_new - new_said_old - new_hits, num_new),
+        new_as_old=_share(new_said_old, num_new),
         mapping=class_of_cluster,
         confusion=counts,
         used_clusters=int((counts.sum(axis=1) > 0).sum()),

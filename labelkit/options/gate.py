@@ -20,7 +20,7 @@ HIGHER_IS_BETTER = frozenset(
 )  # fmt: skip
 """Scores in the JSON output for which higher is better, in addition to ``HIGHER_IS_BETTER_OBJECTS``."""
 
-LOWER_IS_BETTER = frozenset({"aurc", "ece", "false_new", "false_old", "true_new", "true_old"})
+LOWER_IS_BETTER = frozenset({"aurc", "ece", "new_as_old", "old_as_new", "new_as_wrong_new", "old_as_wrong_old"})
 """Scores for which lower is better."""
 
 SIGNED_SCORES = frozenset({"ami", "ari"})

@@ -26,10 +26,10 @@ def test_worked_example_under_v2() -> None:
     assert scores.all_accuracy == pytest.approx(0.642857, abs=1e-6)
     assert scores.old_accuracy == pytest.approx(0.714286, abs=1e-6)
     assert scores.new_accuracy == pytest.approx(0.571429, abs=1e-6)
-    assert scores.true_old == pytest.approx(0.142857, abs=1e-6)
-    assert scores.false_old == pytest.approx(0.142857, abs=1e-6)
-    assert scores.true_new == pytest.approx(0.285714, abs=1e-6)
-    assert scores.false_new == pytest.approx(0.142857, abs=1e-6)
+    assert scores.old_as_wrong_old == pytest.approx(0.142857, abs=1e-6)
+    assert scores.old_as_new == pytest.approx(0.142857, abs=1e-6)
+    assert scores.new_as_wrong_new == pytest.approx(0.285714, abs=1e-6)
+    assert scores.new_as_old == pytest.approx(0.142857, abs=1e-6)
     np.testing.assert_array_equal(scores.mapping, [1, 2, 0, -1, 3])
     assert (scores.used_clusters, scores.num_samples) == (5, 14)
     assert (scores.num_old_samples, scores.num_new_samples) == (7, 7)
@@ -70,7 +70,7 @@ def test_group_without_samples_is_nan_and_none_in_json() -> None:
     scores = cluster_accuracy([0, 1], [5, 5], OLD)
     assert scores.old_accuracy == scores.all_accuracy == 0.5
     assert math.isnan(scores.new_accuracy)
-    assert math.isnan(scores.true_new)
+    assert math.isnan(scores.new_as_wrong_new)
     values = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
     assert values["new_accuracy"] is None
     assert values["mapping"] == [-1, -1, -1, -1, -1, 0]
@@ -82,7 +82,7 @@ def test_frozen_mapping_is_used_as_it_is() -> None:
     # Cluster 0 is class 1 and cluster 2 is class 0 from now on, although a new fit would swap them.
     scores = cluster_accuracy([0, 1, 2], [0, 2, 3], OLD, mapping=mapping)
     assert scores.all_accuracy == 0
-    assert (scores.true_old, scores.true_new) == (1, 1)
+    assert (scores.old_as_wrong_old, scores.new_as_wrong_new) == (1, 1)
     assert cluster_accuracy([0, 1, 2], [0, 2, 3], OLD).all_accuracy == 1
 
 

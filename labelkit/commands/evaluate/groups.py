@@ -23,7 +23,7 @@ _GROUPINGS = ("pseudo_labels", "cluster_ids")
 _NO_SPLIT = "(no split)"
 _PROTOCOL = "v2"
 # unknown if it is not recorded which classes had labels
-_OF_OLD_CLASSES = ("old_accuracy", "true_old", "false_old", "num_old_samples", "num_new_samples")
+_OF_OLD_CLASSES = ("old_accuracy", "old_as_wrong_old", "old_as_new", "num_old_samples", "num_new_samples")
 
 
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
@@ -195,12 +195,12 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
             lambda one: [None if np.isnan(low) else percent_range(low, high) for low, high in one["intervals"].values()]
         )
         tables.append(Table(title, ["result", "split", "All", "Old", "New"], ends))
-    if any(one["true_old"] is not None or one["true_new"] is not None for one in scored):
+    if any(one["old_as_wrong_old"] is not None or one["new_as_wrong_new"] is not None for one in scored):
         tables.append(
             Table(
-                "errors in % of old or new images: old as a wrong old class, as new; new as a wrong new class, as old",
-                ["result", "split", "TrueOld", "FalseOld", "TrueNew", "FalseNew"],
-                rows(lambda one: shares(one, "true_old", "false_old", "true_new", "false_new")),
+                "errors in % of old or new images, by the kind of the predicted class",
+                ["result", "split", "old as wrong old", "old as new", "new as wrong new", "new as old"],
+                rows(lambda one: shares(one, "old_as_wrong_old", "old_as_new", "new_as_wrong_new", "new_as_old")),
             )
         )
     return tables

@@ -117,7 +117,15 @@ def accuracy_metrics(
     if not known.any():
         return {}
     score = cluster_accuracy(truth[known], cluster_ids[known], old_classes)
-    names = ("all_accuracy", "old_accuracy", "new_accuracy", "true_old", "false_old", "true_new", "false_new")
+    names = (
+        "all_accuracy",
+        "old_accuracy",
+        "new_accuracy",
+        "old_as_wrong_old",
+        "old_as_new",
+        "new_as_wrong_new",
+        "new_as_old",
+    )
     return {name: getattr(score, name) for name in names}
 
 

@@ -49,7 +49,12 @@ def test_rows_whose_label_training_could_use_are_not_scored_unless_asked(store: 
     assert score["rows"] == 6
     assert score["all_accuracy"] == pytest.approx(5 / 6)
     assert (score["old_accuracy"], score["new_accuracy"]) == (1.0, 0.5)
-    assert (score["true_old"], score["false_old"], score["true_new"], score["false_new"]) == (0, 0, 0, 0.5)
+    assert (score["old_as_wrong_old"], score["old_as_new"], score["new_as_wrong_new"], score["new_as_old"]) == (
+        0,
+        0,
+        0,
+        0.5,
+    )
     (score,) = evaluate(store, rows="all")
     assert (score["rows"], score["all_accuracy"]) == (8, pytest.approx(5 / 8))
 

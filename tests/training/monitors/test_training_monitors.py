@@ -51,10 +51,10 @@ def test_accuracies_and_error_kinds_match_the_worked_numbers() -> None:
         "all_accuracy": 0.642857,
         "old_accuracy": 0.714286,
         "new_accuracy": 0.571429,
-        "true_old": 0.142857,
-        "false_old": 0.142857,
-        "true_new": 0.285714,
-        "false_new": 0.142857,
+        "old_as_wrong_old": 0.142857,
+        "old_as_new": 0.142857,
+        "new_as_wrong_new": 0.285714,
+        "new_as_old": 0.142857,
     }
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=5e-7)
 
