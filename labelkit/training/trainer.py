@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
@@ -72,7 +72,7 @@ class FitResult:
 
     metrics: dict[str, float]  # metrics of the last epoch
     step: int  # number of updates in total
-    seconds: float  # time of this process, without earlier, interrupted processes
+    seconds: float  # time of the training, with that of earlier processes up to the checkpoint resumed from
     finished: bool  # False if it stopped on request before the last epoch
     history: list[dict[str, float]] = field(default_factory=list)  # metrics of every epoch run by this process
 
@@ -98,6 +98,11 @@ class Trainer:
     clock: Clock = field(default_factory=Clock, init=False)  # current epoch, step and phase
     metrics: dict[str, float] = field(default_factory=dict, init=False)  # metrics of the last epoch
     means: EpochMeans = field(default_factory=EpochMeans, init=False)  # running means of the current epoch
+    # seconds of earlier, interrupted processes: of the training, and of the current epoch
+    seconds_before: Sequence[float] = field(default=(0.0, 0.0), init=False)
+    # when training and the current epoch would have started without the interruptions
+    _started: float = field(default_factory=time.monotonic, init=False)
+    _epoch_started: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
         method, runtime, run = self.method, self.runtime, self.run
@@ -154,8 +159,8 @@ class Trainer:
             DivergenceError: the loss or weights are not finite, or the guard or monitor ended the run.
             Interrupted: a signal requested a stop; a checkpoint was written.
         """
-        started = time.monotonic()
         history: list[dict[str, float]] = []
+        self._started, self._epoch_started = (time.monotonic() - before for before in self.seconds_before)
         with stop_signals() as self._received, explain_nondeterminism():
             if self.clock.step == 0:
                 if self.run is not None:
@@ -166,12 +171,11 @@ class Trainer:
                 self._writer.prune()  # the run may have been killed while pruning
             self._last_save = time.monotonic()
             while self.clock.epoch - self.clock.phase_epoch < self._phase().epochs:
-                epoch_started = time.monotonic()
                 if self._stop_reached() or not self._train_epoch():
-                    return FitResult(self.metrics, self.clock.step, time.monotonic() - started, False, history)
-                self._finish_epoch(time.monotonic() - epoch_started)
+                    return FitResult(self.metrics, self.clock.step, time.monotonic() - self._started, False, history)
+                self._finish_epoch()
                 history.append(self.metrics)
-        return FitResult(self.metrics, self.clock.step, time.monotonic() - started, True, history)
+        return FitResult(self.metrics, self.clock.step, time.monotonic() - self._started, True, history)
 
     def score_before_training(self) -> dict[str, float]:
         """Return the monitor's scores of the features before training, or an empty dictionary without a monitor."""
@@ -262,7 +266,8 @@ class Trainer:
         self.guard.check_feature_spread(spread, self.clock.step)
         return {"guard/feature_spread": spread}
 
-    def _finish_epoch(self, seconds: float) -> None:
+    def _finish_epoch(self) -> None:
+        seconds = time.monotonic() - self._epoch_started
         self._check_finite_state()
         clock = self.clock
         metrics = self.means.pop_means(self.runtime.mean)
@@ -285,6 +290,7 @@ class Trainer:
         self._announce(metrics)
         self.metrics = metrics
         clock.epoch, clock.step_in_epoch = finished, 0
+        self._epoch_started = time.monotonic()
         if phase_over and self.method.phase(clock.phase + 1, self.bank.rows) is not None:
             clock.phase, clock.phase_epoch, clock.phase_step = clock.phase + 1, finished, clock.step
         self.save()
@@ -545,6 +551,7 @@ class Trainer:
             "epoch": clock.epoch,
             "step_in_epoch": clock.step_in_epoch,
             "phase": [clock.phase, clock.phase_epoch, clock.phase_step],
+            "seconds": [time.monotonic() - since for since in (self._started, self._epoch_started)],
             "summed": self.means.count,
             "metrics": self.metrics,
             "optimizer_scalars": scalars,
@@ -580,6 +587,7 @@ class Trainer:
         # a checkpoint without phases is from a run with one phase
         self.clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
         self.metrics, self.means = state["metrics"], EpochMeans()
+        self.seconds_before = state.get("seconds", (0.0, 0.0))  # a checkpoint of an earlier version has none
         runtime.load_scaler_state(state["scaler"])
         self.method.load_extra_state(state["method"])
         if self.monitor is not None:

@@ -197,6 +197,21 @@ def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, traine
     assert (result.finished, result.step, len(result.history)) == (True, 12, 2)
 
 
+def test_the_seconds_of_a_resumed_run_are_those_of_the_whole_training(tmp_path: Path, trainers: MakeTrainer) -> None:
+    before = trainers(tmp_path / "run", epochs=2, stop_after_steps=6).fit().seconds
+    resumed = trainers(tmp_path / "run", epochs=2)
+    checkpoint = load_checkpoint(resumed.run.path)
+    assert 0 < checkpoint.state["seconds"][1] < checkpoint.state["seconds"][0] <= before
+    checkpoint.state["seconds"] = [1000.0, 100.0]
+    resumed.restore(checkpoint)
+    assert 1000 < resumed.fit().seconds < 1100
+    assert 100 < resumed.metrics["seconds"] < 200
+    del checkpoint.state["seconds"]  # as in checkpoints of earlier versions
+    old = trainers(tmp_path / "other", epochs=2)
+    old.restore(checkpoint)
+    assert 0 < old.fit().seconds < 100
+
+
 def test_other_conditions_are_named_where_bits_may_differ(tmp_path: Path, trainers: MakeTrainer) -> None:
     trainers(tmp_path / "run", stop_after_steps=1).fit()
     threads = torch.get_num_threads()
