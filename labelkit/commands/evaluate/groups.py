@@ -185,17 +185,22 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
     which = "images whose labels were hidden from training" if held_out else "all labeled images"
     if config.mapping_from is not None:
         which += f"; clusters matched to classes on split {config.mapping_from}"
-    accuracies = ("all_accuracy", "old_accuracy", "new_accuracy")
-    columns = ["result", "split", "rows", "All", "Old", "New", "NMI", "ARI", "clusters"]
+    knows_old = any(one["old_accuracy"] is not None for one in scored)  # otherwise, All says everything
+    groups = ["all", "old", "new"] if knows_old else ["all"]
+    accuracies, headers = [f"{group}_accuracy" for group in groups], [group.capitalize() for group in groups]
+    columns = ["result", "split", "rows", *headers, "NMI", "ARI", "clusters"]
     cells = rows(lambda one: [one["rows"], *shares(one, *accuracies), one["nmi"], one["ari"], one["used_clusters"]])
     tables = [Table(f"accuracy {_PROTOCOL} in %, on {which}", columns, cells)]
     if config.bootstrap:
         title = f"95% confidence intervals in %: {config.bootstrap} resamples of the images, same clusters and matching"
-        ends = rows(
-            lambda one: [None if np.isnan(low) else percent_range(low, high) for low, high in one["intervals"].values()]
+        ranges = rows(
+            lambda one: [
+                None if np.isnan(low) else percent_range(low, high)
+                for low, high in (one["intervals"][group] for group in groups)
+            ]
         )
-        tables.append(Table(title, ["result", "split", "All", "Old", "New"], ends))
-    if any(one["old_as_wrong_old"] is not None or one["new_as_wrong_new"] is not None for one in scored):
+        tables.append(Table(title, ["result", "split", *headers], ranges))
+    if knows_old:
         tables.append(
             Table(
                 "errors in % of old or new images, by the kind of the predicted class",

@@ -80,6 +80,8 @@ def test_where_nothing_says_which_classes_had_labels_there_is_no_score_of_old_cl
     assert score["old_accuracy"] is score["new_accuracy"] is score["num_old_samples"] is None
     assert score["other_protocols"]["v1"] == {"all": 1, "old": None, "new": None}
     assert np.isnan(score["intervals"]["old"]).all()
+    tables = evaluate_clustering(EvaluateClusteringConfig(index=store.path, bootstrap=5)).shown
+    assert [table.columns[2:] for table in tables] == [["rows", "All", "NMI", "ARI", "clusters"], ["All"]]
 
 
 def test_intervals_are_those_of_the_metrics_and_equal_for_equal_groupings(
