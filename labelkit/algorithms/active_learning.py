@@ -123,9 +123,13 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
     held, starts = places[order], np.searchsorted(column[order], np.arange(len(known)))
     # relative to the mean, since products of rows far from it would cancel
     mean = held.mean(axis=0, dtype=np.float64)
+    shifted = held - mean
+    squares = np.einsum("ij,ij->i", shifted, shifted)
     two = np.empty((len(points), 2), dtype=np.int64)
     for block in blocks(len(points), max(held.shape)):
-        nearest = np.minimum.reduceat(squared_distances(points[block] - mean, held - mean), starts, axis=1)
+        part = points[block] - mean
+        distances = np.einsum("ij,ij->i", part, part)[:, None] + squares - 2 * part @ shifted.T
+        nearest = np.minimum.reduceat(np.maximum(distances, 0), starts, axis=1)
         two[block] = np.argsort(nearest, axis=1, kind="stable")[:, :2]
     apart = np.empty((len(points), 2))
     for place, examples in enumerate(np.split(held, starts[1:])):
@@ -136,12 +140,6 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
     # a row equal to examples of two classes, with both distances zero, is a tie
     uncertainty = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
     return NearestClasses(known[two[:, 0]], known[two[:, 1]], near, uncertainty)
-
-
-def squared_distances(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the (n, m) matrix of squared Euclidean distances between two sets of rows."""
-    squares = np.einsum("ij,ij->i", rows, rows)[:, None] + np.einsum("ij,ij->i", others, others)
-    return np.asarray(np.maximum(squares - 2 * rows @ others.T, 0))
 
 
 def choose_covering(
