@@ -126,7 +126,7 @@ def test_the_python_of_a_guide_reads_a_store(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
     assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", "digits.h5", "-q"]) == 0
-    block, door, network = code_blocks("docs/guides/exchange.md", "python")
+    block, door, network, plain = code_blocks("docs/guides/exchange.md", "python")
     names: dict[str, Any] = {}
     run = ["--max-per-class", "4", "--epochs", "1", "--batch-size", "8", "--backbone", "smallcnn", "--image-size", "32"]
     assert main(["train", "softmax", "--dataset", "digits", *run, "--out", "runs/flipclass", "-q"]) == 0
@@ -137,7 +137,9 @@ def test_the_python_of_a_guide_reads_a_store(tmp_path: Path, monkeypatch: pytest
     exec(door, names)
     stored = names["rows"].paths[0]
     exec(network, names)
+    exec(plain, names)
 
+    names["network"].network.backbone.net.load_state_dict(names["weights"])
     assert names["embeddings"].shape == (1797, 64)
     assert names["paths"][0] == "digits/0000.png"
     assert names["labels"][:3].tolist() == [0, 1, 2]
