@@ -28,7 +28,7 @@ _POWER: Final = 3
 _EPSILON: Final = 1e-12
 _PREFIX: Final = "rule_"
 #: Names in the order in which they are stored; rules saved by older versions lack the last ones.
-_SETTINGS: Final = ("unit_rows", "classifier_share", "alpha", "square_roots", "group_weight", "own_group")
+_SETTINGS: Final = ("unit_rows", "classifier_share", "alpha", "square_roots", "group_weight")
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,14 @@ class AnswerRule:
     rows: NDArray[np.int64] | None = None  # (n,) int64, position of each stored image in the store; ``None``: all
     square_roots: bool = False  # whether to use the square roots of embeddings
     group_weight: float = 1.0  # weight of new groups, in (0, 1]; the classifier distributes the rest
-    own_group: float = 1.0  # factor by which the class of an image's own group is weighted, >= 1
+    own_group: Doubles | float = 1.0  # (c,) factors >= 1 by which each class is weighted if it is the image's own group
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the rule as a dictionary to be stored in a result."""
         found: dict[str, NDArray[np.generic]] = {
             "class_columns": self.class_columns,
             "shares": self.shares,
+            "own_group": np.broadcast_to(self.own_group, self.class_columns.shape),
             "settings": np.array([getattr(self, name) for name in _SETTINGS], dtype=np.float64),
         }
         for name, part in (("classifier", self.classifier), ("groups", self.groups)):
@@ -92,7 +93,8 @@ class AnswerRule:
             there = f"{name}_weights" in own
             return LinearSoftmaxClassifier(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
 
-        settings = dict(zip(_SETTINGS, own["settings"].tolist(), strict=False))
+        # older rules have the same factor for all classes, which is their last setting
+        settings = dict(zip((*_SETTINGS, "own_group"), own["settings"].tolist(), strict=False))
         return cls(
             class_of_group=np.where(np.asarray(arrays["new_classes"], dtype=bool), -1, 0),
             unit_rows=bool(settings["unit_rows"]),
@@ -106,7 +108,7 @@ class AnswerRule:
             rows=own.get("rows"),
             square_roots=bool(settings.get("square_roots", False)),
             group_weight=settings.get("group_weight", 1.0),
-            own_group=settings.get("own_group", 1.0),
+            own_group=own.get("own_group", settings.get("own_group", 1.0)),
         )
 
     def start(self, features: NDArray[np.float32]) -> Doubles:
@@ -223,7 +225,7 @@ def blend_classifier(
     *,
     share: float,
     group_weight: float,
-    own_group: float,
+    own_group: Doubles | float,
 ) -> Doubles:
     """Blend group probabilities (m, k) of images with a classifier's class probabilities (m, c), preserving row sums.
 
@@ -234,7 +236,8 @@ def blend_classifier(
         is_new: (k,) whether a group is a new class.
         share: fraction of the known groups' probability that the classifier distributes, in [0, 1].
         group_weight: fraction of new groups' probability that they keep, in (0, 1]; the classifier gets the rest.
-        own_group: factor by which the classifier's probability of the class of an image's own group is weighted, >= 1.
+        own_group: factor(s) (c,) >= 1 by which the classifier's probability of the class of an image's own group is
+            weighted.
     """
     by_class = by_class * (1 + (own_group - 1) * shares[:, columns])
     by_class /= by_class.sum(axis=1, keepdims=True)

@@ -2,7 +2,8 @@
 
 1. classes: probabilities from logistic regression on the labeled images, times those from label diffusion to the power
    of 2 / m, with m labels per class: from one or two labels, a regression learns little about a class
-2. groups: the class of an image's own group has three times the weight
+2. groups: the class of an image's own group has three times the weight, and more if the class has fewer labels than
+   the average class, from which a regression cannot learn how far it extends
 3. probabilities are propagated between neighbors (``algorithms.label_propagation``); labeled images
    start from their known class
 
@@ -33,6 +34,7 @@ Ints = NDArray[np.int64]
 
 CLASSIFIER: Final = "logistic regression times label diffusion, then label spreading"
 ALPHA: Final = 0.6
+#: Factor for the class of an image's own group, if the class has at least as many labels as the average class.
 OWN_GROUP: Final = 3.0
 #: Exponent of the diffused labels with one label per class; with m labels, it is divided by m.
 _DIFFUSION_POWER: Final = 2.0
@@ -136,7 +138,7 @@ class RefittableClassifier:
             class_columns=_columns(classes, class_of_group),
             groups=build_nearest_mean_classifier(means, _GROUP_TEMPERATURE * self._scale),
             classifier_share=1.0,
-            own_group=OWN_GROUP,
+            own_group=_own_group_factors(np.array([self._weights(np.flatnonzero(labels == c)).sum() for c in classes])),
             alpha=ALPHA,
             shares=shares.astype(np.float32),
             temperature=None,
@@ -179,11 +181,16 @@ class RefittableClassifier:
                 class_of_group < 0,
                 share=1.0,
                 group_weight=group_weight,
-                own_group=OWN_GROUP,
+                own_group=_own_group_factors(seeds.sum(axis=0)),
             )
         start[rows] = 0
         start[rows, columns[own]] = 1
         return propagate_labels(self.graph, start, alpha=ALPHA)
+
+
+def _own_group_factors(num_labels: Doubles) -> Doubles:
+    """Return by how much each class is weighted for images of its group, from its number of labels (c,)."""
+    return 1 + (OWN_GROUP - 1) * np.maximum(num_labels.mean() / num_labels, 1) if len(num_labels) else num_labels
 
 
 def _columns(classes: Ints, class_of_group: Ints) -> Ints:

@@ -22,19 +22,22 @@ def test_regression_in_the_span_of_all_labels_is_that_of_all_dimensions(rng: np.
     np.testing.assert_allclose(rule(features), found, atol=1e-5)
 
 
-@pytest.mark.parametrize("per_class", [1, 4])
-def test_shares_are_regression_times_diffusion_and_group_that_flow(rng: np.random.Generator, per_class: int) -> None:
+@pytest.mark.parametrize(("counts", "factors"), [([1, 1], [1, 1]), ([4, 4], [1, 1]), ([6, 2], [1, 2])])
+def test_shares_are_regression_times_diffusion_and_group_that_flow(
+    rng: np.random.Generator, counts: list[int], factors: list[float]
+) -> None:
     truth, ids = np.arange(40) % 2, rng.integers(0, 2, 40)
     features = (np.eye(2, 5)[truth] + rng.normal(0, 0.4, (40, 5))).astype(np.float32)
-    labels = np.where(np.arange(40) < 2 * per_class, truth, -1)
+    labels = np.where(np.arange(40) // 2 < np.array(counts)[truth], truth, -1)
     judge = RefittableClassifier(features, labels)
     graph, known = judge.graph.toarray(), labels >= 0
     seeds = np.eye(2)[truth] * known[:, None]
     reached = np.linalg.solve(np.eye(40) - 0.9 * graph, 0.1 * seeds)
     reached /= reached.sum(axis=0)
     reached /= reached.sum(axis=1, keepdims=True)
-    start = judge.class_shares(labels, np.arange(2)) * (reached + 1e-3) ** (2 / per_class)
-    start *= np.where(np.eye(2)[ids] > 0, OWN_GROUP, 1)
+    start = judge.class_shares(labels, np.arange(2)) * (reached + 1e-3) ** (2 / np.mean(counts))
+    # the class of the own group counts more, even more if it has fewer labels than the average class
+    start *= 1 + (OWN_GROUP - 1) * np.array(factors) * np.eye(2)[ids]
     start /= start.sum(axis=1, keepdims=True)
     start[known] = seeds[known]
     wanted = np.linalg.solve(np.eye(40) - ALPHA * graph, (1 - ALPHA) * start)

@@ -102,7 +102,12 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
         found.predict_probabilities(features, features), rule.predict_probabilities(features, features)
     )
     assert (found.alpha, found.unit_rows, found.square_roots) == (classify.ALPHA, False, positive)
-    assert (found.group_weight, found.own_group) == (0.7, classify.OWN_GROUP)
+    assert found.group_weight == 0.7
+    np.testing.assert_allclose(found.own_group, classify.OWN_GROUP)
+    del kept["rule_own_group"]
+    old = AnswerRule.from_arrays({**kept, "rule_settings": np.append(kept["rule_settings"], 3.0)}, {"temperature": 0.6})
+    assert old is not None
+    assert old.own_group == 3.0
     kept["rule_settings"] = kept["rule_settings"][:3]
     first = AnswerRule.from_arrays(kept, {"temperature": 0.6})
     assert first is not None
