@@ -60,12 +60,35 @@ def right(arrays: Mapping[str, Any], truth: Ints) -> NDArray[np.bool_]:
     return np.asarray(names[np.asarray(arrays["group_ids"])] == truth)
 
 
+def write_unlabeled(index: Path, rows: Floats, truth: Ints) -> None:
+    """Write a store whose images have a class, but no labels."""
+    none = np.zeros(len(truth), dtype=bool)
+    write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=none)
+
+
+def logistic_accuracy(rows: Floats, truth: Ints, known: list[int], rest: Ints) -> float:
+    """Return the fraction of some rows that logistic regression on others predicts correctly."""
+    model = LogisticRegression(C=30, max_iter=500).fit(rows[known], truth[known])
+    return float((model.predict(rows[rest]) == truth[rest]).mean())
+
+
+def make_parser(description: str | None, num_classes: int) -> argparse.ArgumentParser:
+    """Return a parser of the options of both benchmarks."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="+", help="NAME=STORE[:TABLE]")
+    parser.add_argument("--labels-per-class", type=int, nargs="+", default=[2, 5])
+    parser.add_argument("--photos", type=int, default=900)
+    parser.add_argument("--num-classes", type=int, default=num_classes, help="maximum number of randomly drawn classes")
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--first-draw", type=int, default=0)
+    return parser
+
+
 def scores(rows: Floats, truth: Ints, labeled: Ints, corrected: int) -> list[float]:
     """Return the columns of one draw."""
     with tempfile.TemporaryDirectory() as folder, use_progress(Progress()):
         index = Path(folder, "rows.h5")
-        none = np.zeros(len(truth), dtype=bool)
-        write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=none)
+        write_unlabeled(index, rows, truth)
         first = {int(row): int(truth[row]) for row in labeled}
         before = predict(index, first, "before", None)
         hits = right(before, truth)
@@ -77,22 +100,14 @@ def scores(rows: Floats, truth: Ints, labeled: Ints, corrected: int) -> list[flo
     rest = np.setdiff1d(np.arange(len(truth)), list(every))
     found = [hits[rest].mean(), right(after, truth)[rest].mean(), np.asarray(after["expected"])[rest].mean()]
     found.append(right(plain, truth)[rest].mean())
-    for known in (list(first), list(every)):
-        model = LogisticRegression(C=30, max_iter=500).fit(rows[known], truth[known])
-        found.append((model.predict(rows[rest]) == truth[rest]).mean())
+    found += [logistic_accuracy(rows, truth, list(known), rest) for known in (first, every)]
     return [100 * float(value) for value in found]
 
 
 def main() -> None:
     """Print a line for each set and number of labels."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="+", help="NAME=STORE[:TABLE]")
-    parser.add_argument("--labels-per-class", type=int, nargs="+", default=[2, 5])
-    parser.add_argument("--photos", type=int, default=900)
-    parser.add_argument("--num-classes", type=int, default=12, help="maximum number of randomly drawn classes")
+    parser = make_parser(__doc__, num_classes=12)
     parser.add_argument("--corrected", type=int, default=48)
-    parser.add_argument("--draws", type=int, default=3)
-    parser.add_argument("--first-draw", type=int, default=0)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.stdout.write(f"{'set':10s} labels " + " ".join(f"{name:>8s}" for name in COLUMNS) + "\n")

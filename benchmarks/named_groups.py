@@ -13,7 +13,6 @@ The columns are percentages of the images that are unlabeled at the end and whos
     classes         number of classes estimated before, after, plain, and their true number
 """
 
-import argparse
 import sys
 import tempfile
 import warnings
@@ -23,11 +22,9 @@ from unittest.mock import patch
 import numpy as np
 from labelkit.commands.discover import label_weights
 from labelkit.progress import Progress, use_progress
-from sklearn.linear_model import LogisticRegression
 
 from benchmarks.answer_table import Floats, Ints, draw, read_set
-from benchmarks.corrections import predict, right
-from benchmarks.made_stores import write_store
+from benchmarks.corrections import logistic_accuracy, make_parser, predict, right, write_unlabeled
 
 COLUMNS = ("before", "after", "plain", "lr", "lr after")
 
@@ -36,8 +33,7 @@ def scores(rows: Floats, truth: Ints, labeled: Ints, groups: int) -> tuple[list[
     """Return the columns of one draw, and the numbers of classes."""
     with tempfile.TemporaryDirectory() as folder, use_progress(Progress()):
         index = Path(folder, "rows.h5")
-        none = np.zeros(len(truth), dtype=bool)
-        write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=none)
+        write_unlabeled(index, rows, truth)
         first = {int(row): int(truth[row]) for row in labeled}
         before = predict(index, first, "before", None)
         ids, names = np.asarray(before["group_ids"]), np.array(before["names"])
@@ -50,23 +46,15 @@ def scores(rows: Floats, truth: Ints, labeled: Ints, groups: int) -> tuple[list[
             plain = predict(index, every, "plain", None)
     rest = np.setdiff1d(np.flatnonzero(np.isin(truth, truth[labeled])), list(every))
     found = [right(arrays, truth)[rest].mean() for arrays in (before, after, plain)]
-    for known in (list(first), list(every)):
-        model = LogisticRegression(C=30, max_iter=500).fit(rows[known], truth[known])
-        found.append((model.predict(rows[rest]) == truth[rest]).mean())
+    found += [logistic_accuracy(rows, truth, list(known), rest) for known in (first, every)]
     classes = [len(np.unique(arrays["group_ids"])) for arrays in (before, after, plain)]
     return [100 * float(value) for value in found], [*classes, len(np.unique(truth))]
 
 
 def main() -> None:
     """Print a line for each set and number of labels."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="+", help="NAME=STORE[:TABLE]")
-    parser.add_argument("--labels-per-class", type=int, nargs="+", default=[2, 5])
-    parser.add_argument("--photos", type=int, default=900)
-    parser.add_argument("--num-classes", type=int, default=24, help="maximum number of randomly drawn classes")
+    parser = make_parser(__doc__, num_classes=24)
     parser.add_argument("--groups", type=int, default=4)
-    parser.add_argument("--draws", type=int, default=3)
-    parser.add_argument("--first-draw", type=int, default=0)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.stdout.write(f"{'set':12s} labels " + " ".join(f"{name:>8s}" for name in COLUMNS) + "  classes\n")

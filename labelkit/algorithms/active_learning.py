@@ -20,6 +20,7 @@ Scores that differ only by rounding errors are ties, which go to the first row.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,7 +63,7 @@ class Candidates:
         self._near: Rows = np.empty(rows.shape, dtype=np.float32)
         for block in blocks(*rows.shape):
             self._near[block] = rows[block] - self._mean
-        self._squares: NDArray[np.float32] = np.einsum("ij,ij->i", self._near, self._near)
+        self._squares: Rows = _squares(self._near)
         between = 2 * float(self._squares.sum(dtype=np.float64)) / len(rows)
         # squared distances of equal rows deviate from 0 by about 1e-7 of the squared lengths they are computed from
         self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
@@ -76,7 +77,7 @@ class Candidates:
         """Exclude the chosen samples and their near-duplicates."""
         self.eligible[chosen] = False
         others: Rows = (self.rows[chosen] - self._mean).astype(np.float32)
-        squares: NDArray[np.float32] = np.einsum("ij,ij->i", others, others)
+        squares: Rows = _squares(others)
         for block in blocks(len(self._near), max(others.shape)):
             apart = self._squares[block, None] + squares - 2 * self._near[block] @ others.T
             self.eligible[block] &= apart.min(axis=1, initial=np.inf) > self._limit
@@ -124,11 +125,11 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
     # relative to the mean, since products of rows far from it would cancel
     mean = held.mean(axis=0, dtype=np.float64)
     shifted = held - mean
-    squares = np.einsum("ij,ij->i", shifted, shifted)
+    squares = _squares(shifted)
     two = np.empty((len(points), 2), dtype=np.int64)
     for block in blocks(len(points), max(held.shape)):
         part = points[block] - mean
-        distances = np.einsum("ij,ij->i", part, part)[:, None] + squares - 2 * part @ shifted.T
+        distances = _squares(part)[:, None] + squares - 2 * part @ shifted.T
         nearest = np.minimum.reduceat(np.maximum(distances, 0), starts, axis=1)
         two[block] = np.argsort(nearest, axis=1, kind="stable")[:, :2]
     apart = np.empty((len(points), 2))
@@ -172,7 +173,7 @@ def choose_covering(
         served = np.sort(generator.choice(len(rows), MAX_SERVED, replace=False))
     amounts = np.ones(len(served)) if weights is None else np.asarray(weights, dtype=np.float64)[served]
     points, known = rows[served], rows[labeled]
-    farthest = 4 * float(np.einsum("ij,ij->i", rows, rows).max())
+    farthest = 4 * float(_squares(rows).max())
     gain = _Gain(points, amounts, np.minimum(find_nearest(points, known)[1], farthest))
     tie = _TIE * farthest * float(amounts.sum())
     bounds = np.empty(len(rows))
@@ -204,7 +205,7 @@ class _Gain:
     def __init__(self, points: Rows, amounts: NDArray[np.float64], nearest: NDArray[np.float64]) -> None:
         # stored, since converting them for every few rows would take longer than the comparison itself
         self._points = points.astype(np.float64)
-        self._squares: NDArray[np.float64] = np.einsum("ij,ij->i", self._points, self._points)
+        self._squares: NDArray[np.float64] = _squares(self._points)
         self._amounts, self._nearest = amounts, nearest
 
     def exact(self, rows: Rows) -> NDArray[np.float64]:
@@ -213,7 +214,8 @@ class _Gain:
 
     def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
         """Compute upper bounds (n,) on the gains, valid if no distance exceeds that to the nearest chosen row."""
-        sums = float((self._nearest - self._squares) @ self._amounts) - _squares(rows) * float(self._amounts.sum())
+        total = float((self._nearest - self._squares) @ self._amounts)
+        sums = total - _squares(rows, np.float64) * float(self._amounts.sum())
         return np.asarray(sums + 2 * rows @ (self._amounts @ self._points))
 
     def choose(self, row: NDArray[np.float32]) -> None:
@@ -221,12 +223,13 @@ class _Gain:
         self._nearest = np.minimum(self._nearest, self._apart(row[None])[0])
 
     def _apart(self, rows: Rows) -> NDArray[np.float64]:
-        squares = _squares(rows)[:, None] + self._squares
+        squares = _squares(rows, np.float64)[:, None] + self._squares
         return np.asarray(np.maximum(squares - 2 * rows.astype(np.float64) @ self._points.T, 0))
 
 
-def _squares(rows: Rows) -> NDArray[np.float64]:
-    return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+def _squares(rows: NDArray[np.floating], dtype: type[np.float64] | None = None) -> NDArray[Any]:
+    """Return the squared norm of each row, computed in ``dtype``, by default that of the rows."""
+    return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=dtype))
 
 
 def _best_row(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> tuple[int, float]:
@@ -314,7 +317,7 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
         (c,) rows in the order chosen, ties going to the first; (c,) distance of each to the nearest earlier row, NaN
         for the first row if there are no labels.
     """
-    tie = _TIE * 4 * float(np.einsum("ij,ij->i", rows, rows).max())
+    tie = _TIE * 4 * float(_squares(rows).max())
     chosen: list[int] = []
     distances: list[float] = []
     nearest = find_nearest(rows, rows[labeled])[1]
@@ -354,5 +357,5 @@ def find_nearest(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
     nearest, found = nearest_centroids(points, places), np.empty(len(points))
     for block in blocks(*points.shape):
         apart = points[block].astype(np.float64) - places[nearest[block]]
-        found[block] = np.einsum("ij,ij->i", apart, apart)
+        found[block] = _squares(apart)
     return nearest, found

@@ -47,7 +47,8 @@ The share of rows that known classes cannot explain is the subject of mixture pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,6 +83,13 @@ _UNEVEN: Final = 0.2
 _MOSTLY_ALONE: Final = 0.75
 #: Smallest difference between hidden labels and those of other classes, below which nothing can be told.
 _MIN_DISTANCE: Final = 0.05
+#: Maximum and minimum number of labels of suggested photos for estimating the number of classes without labels.
+_LAST_SUGGESTED, _MIN_SUGGESTED = 20, 10
+#: Fraction of these that are alone in their class, above which there are such classes.
+_MANY_ALONE: Final = 0.6
+#: Ratio of the fraction of photos in such classes to the fraction of these labels, since unusual photos are suggested;
+#: .4 to .8 on average in the rounds of groceries and alphabets on which it was chosen.
+_NEW_PER_ALONE: Final = 0.7
 
 Ints = NDArray[np.int64]
 
@@ -237,6 +245,34 @@ def estimate_unlabeled_groups(
     accuracy = float(right[tested] @ weights / _REPEATS)
     near = estimate_new_share(rows, given, generator=generator)
     return _weighed(numbers, accuracy, missed[:, tested] / _REPEATS, found / _REPEATS, weights, near)
+
+
+def estimate_from_suggestions(
+    suggested: Sequence[str], labels: Mapping[str, str], num_photos: int
+) -> dict[str, int] | None:
+    """Estimate the number of classes without labels from the labels of the photos suggested last.
+
+    If labels were drawn at random, the fraction that are alone in their class would be, on average, the fraction of
+    photos in classes without labels (Good). Such classes are assumed to be as large as those with labels. Held-out
+    labels cannot show them here, because suggested photos are less similar to each other than others of their classes.
+
+    Args:
+        suggested: paths of all photos suggested so far, the latest last.
+        labels: labels by path.
+        num_photos: number of photos.
+
+    Returns:
+        ``labels``, the number of labels used, ``alone``, how many of these are alone in their class, and ``classes``,
+        the estimate; ``None`` if there are too few labels of suggested photos, or too few of these are alone.
+    """
+    counts = Counter(labels.values())
+    latest = [labels[path] for path in suggested if path in labels][-_LAST_SUGGESTED:]
+    alone = sum(counts[label] == 1 for label in latest)
+    if len(latest) < _MIN_SUGGESTED or alone <= _MANY_ALONE * len(latest):
+        return None
+    share = _NEW_PER_ALONE * alone / len(latest)
+    number = min(round(len(counts) * share / (1 - share)), num_photos // 3 - len(counts))
+    return {"labels": len(latest), "alone": alone, "classes": number} if number > 0 else None
 
 
 def estimate_new_share(features: NDArray[np.float32], labels: Ints, *, generator: np.random.Generator) -> NewShare:

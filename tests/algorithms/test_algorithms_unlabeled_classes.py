@@ -7,6 +7,7 @@ from labelkit.algorithms.unlabeled_classes import (
     NewShare,
     UnlabeledGroupEstimate,
     _weighed,
+    estimate_from_suggestions,
     estimate_new_share,
     estimate_unlabeled_groups,
 )
@@ -174,3 +175,15 @@ def test_labels_of_one_class_are_refused() -> None:
 
     with pytest.raises(ValueError, match="two classes"):
         estimate_unlabeled_groups(rows, labels, [0, 1], generator=np.random.default_rng(0))
+
+
+def test_few_labels_of_suggested_photos_or_few_alone_tell_nothing() -> None:
+    paths = [str(number) for number in range(30)]
+    alone = {path: path for path in paths}
+
+    assert estimate_from_suggestions(paths[:9], alone, 900) is None
+    assert estimate_from_suggestions(paths[:10], alone, 900) == {"labels": 10, "alone": 10, "classes": 70}
+    assert estimate_from_suggestions(paths[:10], alone | dict.fromkeys(paths[:5], "a"), 900) is None
+    # only the last 20 count: five of these are in a class with two labels or more
+    latest = alone | dict.fromkeys(paths[9:14], "a")
+    assert estimate_from_suggestions(paths, latest, 900) == {"labels": 20, "alone": 16, "classes": 33}

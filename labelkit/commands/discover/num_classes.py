@@ -13,7 +13,7 @@ from labelkit.algorithms.num_classes import (
     estimate_num_classes,
 )
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.unlabeled_classes import estimate_unlabeled_groups
+from labelkit.algorithms.unlabeled_classes import UnlabeledGroupEstimate, estimate_unlabeled_groups
 from labelkit.commands.common.labels import label_agreement_warning
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.discover.label_weights import keep_informative_rows
@@ -45,6 +45,7 @@ class NumClassesChoice:
         notes: messages about the limitations of the estimate.
         is_lower_bound: whether the choice is the largest number tried, so that there may be more classes.
         is_upper_bound: whether the choice is the ``--min-classes`` limit, so that there may be fewer classes.
+        all_labeled: whether every class has labels, according to the test; ``None``: not tested.
         chance_all_labeled: p-value (approximate) of the hypothesis that every class has labels, if tested.
         group_weight: weight in (0, 1] of unlabeled groups relative to labeled classes in predictions.
         new_share: estimated fraction in [0, 1] of unlabeled images in classes without labels, if tested.
@@ -55,6 +56,7 @@ class NumClassesChoice:
     notes: tuple[str, ...] = ()
     is_lower_bound: bool = False
     is_upper_bound: bool = False
+    all_labeled: bool | None = None
     chance_all_labeled: float | None = None
     group_weight: float = 1.0
     new_share: float | None = None
@@ -70,6 +72,7 @@ class NumClassesChoice:
             "searched": list(self.searched),
             "curve": [[number, score] for number, score in zip(choice.numbers, choice.scores, strict=True)],
             "notes": list(self.notes),
+            "all_classes_labeled": self.all_labeled,
             "chance_all_classes_labeled": self.chance_all_labeled,
             "group_weight": self.group_weight,
             "new_share": self.new_share,
@@ -145,58 +148,72 @@ def _estimated(
         problem = f"all {len(labels)} embeddings are identical, so classes cannot be distinguished"
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
     wrong = label_agreement_warning(lambda places: features[places], labels, config.seed)
-    notes = [wrong] if wrong is not None else []
     low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
     some = config.new_classes == "some" or low > num_old
-    chance, choice, weight, new_share = None, None, 1.0, None
+    tested = None
     if num_old > 1:
         if config.max_classes is None:
             high = max(low, min(high, num_old + max(_MIN_NEW, _NEW_PER_LABELED * num_old)))
-        numbers = sorted({num_old, *_numbers_between(low, high)})
         with current_progress().task("checking for classes without labels", total=None):
-            looked = estimate_unlabeled_groups(
+            tested = estimate_unlabeled_groups(
                 rows,
                 labels[used],
-                [number - num_old for number in numbers],
+                [number - num_old for number in sorted({num_old, *_numbers_between(low, high)})],
                 generator=keyed_generator(config.seed, "classes without a label"),
                 min_size=config.min_size,
             )
-        if looked is None and not some:
-            notes.append(
-                "no class has two labels, so unlabeled classes cannot be detected; if there are any, pass "
-                "--new-classes some, or their number"
-            )
-            return replace(_use_known_number(config, num_old, tree), notes=tuple(notes))
-        if looked is not None:
-            best, chance = looked.best(some=some), None if some or looked.uses_counts else looked.chance
-            new_share = looked.near.best if best else looked.near.shrunken
-            if best == 0:
-                said = "holding out labels revealed no unlabeled classes, but small ones can be missed; "
-                notes.insert(0, said + "if there are any, pass --new-classes some, or their number")
-                found = _use_known_number(config, num_old, tree)
-                chance = looked.chance
-                return replace(found, notes=tuple(notes), chance_all_labeled=chance, new_share=new_share)
-            low_best, high_best = looked.plausible_range(best)
-            choice = NumClassesEstimate(
-                num_old + best, num_old + low_best, num_old + high_best, tuple(numbers), looked.expected
-            )
-            if not some:
-                weight = looked.group_weight
-                notes.insert(0, "some classes seem to have no labels; if every class has one, pass --new-classes none")
-    if choice is None:
+    if tested is not None:
+        found = _use_test(config, tested, (low, high), tree, some=some)
+    elif num_old > 1 and not some:
+        note = "no class has two labels, so unlabeled classes cannot be detected; if there are any, pass "
+        found = replace(_use_known_number(config, num_old, tree), notes=(f"{note}--new-classes some, or their number",))
+    else:
         with current_progress().task("number of classes", total=None):
             choice = choose_by_density(rows, candidate_numbers(low, high))
-        notes.append("for a narrower interval, label two images in each of at least two classes")
-    judgement = NumClassesChoice(
-        choice,
-        (low, high),
-        is_lower_bound=choice.best == high and low < high,
-        is_upper_bound=choice.best == low and low > max(2, num_old) and low < high,
-        chance_all_labeled=chance,
-        group_weight=weight,
-        new_share=new_share,
+        note = "for a narrower interval, label two images in each of at least two classes"
+        found = NumClassesChoice(choice, (low, high), (note,))
+    best, (low, high) = found.choice.best, found.searched
+    found = replace(
+        found,
+        is_lower_bound=best == high and low < high,
+        is_upper_bound=best == low and low > max(2, num_old) and low < high,
     )
-    return replace(judgement, notes=(*notes, *_explain_bound(judgement)))
+    warnings = () if wrong is None else (wrong,)
+    notes = (*warnings, *found.notes) if tested is None else (*found.notes, *warnings)
+    return replace(found, notes=(*notes, *_explain_bound(found)))
+
+
+def _use_test(
+    config: DiscoverCategoriesConfig,
+    tested: UnlabeledGroupEstimate,
+    searched: tuple[int, int],
+    tree: Hierarchy,
+    *,
+    some: bool,
+) -> NumClassesChoice:
+    """Choose the number by the test for classes without labels; ``some``: there are some, so only count them."""
+    num_old, best = len(tree.labels), tested.best(some=some)
+    if best == 0:
+        note = "holding out labels revealed no unlabeled classes, but small ones can be missed; if there are any, pass "
+        return replace(
+            _use_known_number(config, num_old, tree),
+            notes=(f"{note}--new-classes some, or their number",),
+            all_labeled=True,
+            chance_all_labeled=tested.chance,
+            new_share=tested.near.shrunken,
+        )
+    low, high = tested.plausible_range(best)
+    numbers = tuple(num_old + number for number in tested.numbers)
+    note = "some classes seem to have no labels; if every class has one, pass --new-classes none"
+    return NumClassesChoice(
+        NumClassesEstimate(num_old + best, num_old + low, num_old + high, numbers, tested.expected),
+        searched,
+        () if some else (note,),
+        all_labeled=False,
+        chance_all_labeled=None if some or tested.uses_counts else tested.chance,
+        group_weight=1.0 if some else tested.group_weight,
+        new_share=tested.near.best,
+    )
 
 
 def _numbers_between(low: int, high: int) -> list[int]:

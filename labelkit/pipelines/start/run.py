@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from labelkit.algorithms.unlabeled_classes import estimate_from_suggestions
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.common.stable_ids import find_images_in_other_store
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
@@ -74,13 +74,6 @@ _MAX_CACHED = 30_000
 _NOVEL_PHOTOS = 50
 #: minimum number of new photos to compare with the earlier ones
 _MIN_LATER = 10
-#: maximum and minimum number of labels of suggested photos for estimating the number of classes without labels
-_LAST_SUGGESTED, _MIN_SUGGESTED = 20, 10
-#: fraction of these that are alone in their class, above which there are such classes
-_MANY_ALONE = 0.6
-#: ratio of the fraction of photos in such classes to the fraction of these labels, since unusual photos are suggested;
-#: .4 to .8 on average in the rounds of groceries and alphabets on which it was chosen
-_NEW_PER_ALONE = 0.7
 #: maximum fraction of unreadable photos: they are listed, and the user still gets results for the others
 _MAX_UNREADABLE = 0.5
 _OF_ONE_CALL = ("labels", "label_column", "out", "other_photos", "serve", "dry_run")
@@ -215,7 +208,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _choose_round(config, record, folder, listing, labels, len(dataset), alone=alone)
     record.note_suggested(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
-    this.record["suggestions"] = _estimate_new_classes(record.suggested, now, len(dataset))
+    this.record["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
@@ -290,35 +283,6 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     record.note_suggested(told.get("suggest", {}))
     record.write()
     return result
-
-
-def _estimate_new_classes(
-    suggested: Sequence[str], labels: Mapping[str, str], num_photos: int
-) -> dict[str, int] | None:
-    """Estimate the number of classes without labels from the labels of the photos suggested last.
-
-    If labels were drawn at random, the fraction that are alone in their class would be, on average, the fraction of
-    photos in classes without labels (I. J. Good, "The Population Frequencies of Species and the Estimation of
-    Population Parameters"). Such classes are assumed to be as large as those with labels. Held-out labels cannot show
-    them here, because suggested photos are less similar to each other than other photos of their classes.
-
-    Args:
-        suggested: paths of all photos suggested so far, the latest last.
-        labels: labels by path.
-        num_photos: number of photos.
-
-    Returns:
-        ``labels``, the number of labels used, ``alone``, how many of these are alone in their class, and ``classes``,
-        the estimate; ``None`` if there are too few labels of suggested photos, or too few of these are alone.
-    """
-    counts = Counter(labels.values())
-    latest = [labels[path] for path in suggested if path in labels][-_LAST_SUGGESTED:]
-    alone = sum(counts[label] == 1 for label in latest)
-    if len(latest) < _MIN_SUGGESTED or alone <= _MANY_ALONE * len(latest):
-        return None
-    share = _NEW_PER_ALONE * alone / len(latest)
-    number = min(round(len(counts) * share / (1 - share)), num_photos // 3 - len(counts))
-    return {"labels": len(latest), "alone": alone, "classes": number} if number > 0 else None
 
 
 def _ask_about_new_classes(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:

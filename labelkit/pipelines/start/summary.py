@@ -364,8 +364,9 @@ def _classes_sentence(
 
 
 def _found_no_class(groups: Mapping[str, Any]) -> bool:
-    """Return whether a search for classes without labels found none."""
-    return groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1
+    """Return whether a search for classes without labels found none; in values of old runs, it tried one number."""
+    old = groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1
+    return bool(groups.get("all_classes_labeled", old))
 
 
 def _allowed_photos(groups: Mapping[str, Any], rows: Sequence[tuple[str, ...]]) -> int:

@@ -143,6 +143,7 @@ def test_no_class_is_invented_where_all_have_labels_unless_there_are_said_to_be_
 
     assert (result["num_classes"] == 5) if not options else (result["num_classes"] >= least)
     assert (result["chance_all_classes_labeled"] is None) == bool(options)
+    assert result["all_classes_labeled"] == (not options)
     assert any("holding out labels revealed no unlabeled classes" in note for note in result["notes"]) == (not options)
 
 
@@ -157,7 +158,8 @@ def test_if_most_labels_are_alone_in_their_class_their_counts_tell_how_many_are_
     # of 9 labels 7 are alone, and one class has two: 7 * 6 / (2 * 2) others, or the next smaller number that was tried
     assert 8 + 8 <= result["num_classes"] <= 8 + 10
     assert result["new_share"] >= 7 / 9
-    assert (result["chance_all_classes_labeled"], result["group_weight"]) == (None, 1)
+    assert [result[f"{name}all_classes_labeled"] for name in ("", "chance_")] == [False, None]
+    assert result["group_weight"] == 1
     assert "some classes seem to have no labels" in result["notes"][0]
 
 

@@ -618,19 +618,6 @@ def test_labels_of_suggested_photos_that_are_alone_in_their_class_tell_how_many_
     assert "as specified by --new-classes none" in said
 
 
-def test_few_labels_of_suggested_photos_or_few_alone_tell_nothing() -> None:
-    estimate = run_module._estimate_new_classes
-    paths = [str(number) for number in range(30)]
-    alone = {path: path for path in paths}
-
-    assert estimate(paths[:9], alone, 900) is None
-    assert estimate(paths[:10], alone, 900) == {"labels": 10, "alone": 10, "classes": 70}
-    assert estimate(paths[:10], alone | dict.fromkeys(paths[:5], "a"), 900) is None
-    # only the last 20 count: five of these are in a class with two labels or more
-    latest = alone | dict.fromkeys(paths[9:14], "a")
-    assert estimate(paths, latest, 900) == {"labels": 20, "alone": 16, "classes": 33}
-
-
 @pytest.mark.slow
 def test_a_label_waits_although_another_photo_with_its_name_gets_one(
     photos: Path, tmp_path: Path, begin: Begin

@@ -68,7 +68,7 @@ def test_answers_are_compared_photo_by_photo() -> None:
 
 def test_a_range_of_classes_that_is_too_wide_to_help_is_not_said_and_a_class_that_is_missed_has_a_size() -> None:
     def sentence(interval: list[int], curve: list[list[float]], photos: int = 1) -> str:
-        groups = {"chance_all_classes_labeled": 0.1, "interval": interval, "curve": curve}
+        groups = {"chance_all_classes_labeled": 0.1, "interval": interval, "curve": curve}  # of an old run
         return _classes_sentence(StartConfig(photos=Path("photos")), groups, [("a.jpg", "pear", "known")] * photos)
 
     wide = sentence([5, 67], [[5, 0.1], [12, 0.2]])
@@ -91,11 +91,12 @@ def test_a_class_with_labels_that_no_photo_is_predicted_as_is_named() -> None:
     assert "'4' and 3 more classes, although" in sentence
 
 
-@pytest.mark.parametrize(("curve", "share"), [([[1, 0.1]], 0.04), ([[1, 0.1]], 1.0), ([[1, 0.1], [2, 0.2]], 0.0)])
+@pytest.mark.parametrize(("none_new", "share"), [(True, 0.04), (True, 1.0), (False, 0.0)])
 def test_the_expected_number_holds_for_the_labeled_classes_where_no_other_was_found(
-    curve: list[list[float]], share: float
+    none_new: bool, share: float
 ) -> None:
-    groups = {"chance_all_classes_labeled": 0.1, "curve": curve, "new_share": share, "interval": [1, 2]}
+    found = {"all_classes_labeled": none_new, "chance_all_classes_labeled": 0.1, "new_share": share}
+    groups = {**found, "curve": [[1, 0.1]], "interval": [1, 2]}
     told = {
         "groups": groups,
         "duplicates": {"spare_images": 0, "pairs": {}},
