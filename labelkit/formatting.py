@@ -3,6 +3,9 @@
 import unicodedata
 from collections.abc import Iterable
 
+addresses_of_copies: dict[str, str] = {}
+"""Local folders with copies of remote files, and the URLs that are shown instead."""
+
 
 class Percent(float):
     """Percentage that prints with one decimal, such as ``97.1``, but keeps its full precision."""

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
-from labelkit.formatting import Percent
+from labelkit.formatting import Percent, addresses_of_copies
 
 
 @dataclass
@@ -103,6 +103,8 @@ def write(text: str, stream: TextIO | None = None) -> None:
         Interrupted: the pipe was closed (``labelkit ... | head``).
     """
     stream = stream or sys.stdout
+    for folder, address in addresses_of_copies.items():
+        text = text.replace(folder, address)
     try:
         try:
             stream.write(text)

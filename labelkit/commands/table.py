@@ -62,6 +62,7 @@ class Command:
             ConfigError: torchrun started several processes of a command that does not support this.
         """
         from labelkit.commands.common.gate import check_score_limits
+        from labelkit.commands.common.mirror import mirror_addresses
         from labelkit.commands.common.outputs import check_inputs, check_outputs
         from labelkit.errors import ConfigError
         from labelkit.options.gate import GateConfig
@@ -73,13 +74,15 @@ class Command:
                 f"was started as {count} processes (WORLD_SIZE), but does not support several processes",
                 "Start it without torchrun, or unset WORLD_SIZE.",
             )
-        check_outputs(config)
-        check_inputs(config)
-        stage: Callable[[StageConfig], SimpleResult] = _load(self.stage)
-        result = stage(config)
-        if isinstance(config, GateConfig):
+        with mirror_addresses(config) as (local, upload):
+            check_outputs(local)
+            check_inputs(local)
+            stage: Callable[[StageConfig], SimpleResult] = _load(self.stage)
+            result = stage(local)
+            fault = upload()
+        if fault is None and isinstance(config, GateConfig):
             return check_score_limits(config, result)
-        return result, result.fault
+        return result, fault or result.fault
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final, cast
 
 from labelkit.data.decode import EncodedImage
-from labelkit.errors import DatasetError
+from labelkit.errors import DatasetError, LabelkitError
 from labelkit.formatting import first_few, one_line
 
 # Number of bytes read ahead while an archive is listed.
@@ -94,7 +94,7 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
         DatasetError: it does not exist, is empty, or cannot be listed, or the package for such URLs is missing.
     """
     with convert_errors(address):
-        system, path = _open_file_system(address)
+        system, path = open_file_system(address)
         found = system.find(path, detail=True)
         files = [FileLocation(system, name) for name, entry in found.items() if entry.get("type") == "file"]
         if not files:
@@ -115,7 +115,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
     named = list(names)
     for name in named:
         with convert_errors(name):
-            system, path = _open_file_system(name)
+            system, path = open_file_system(name)
             pattern = re.search(r"[*?\[]", path) is not None
             matches = system.glob(path) if pattern and not system.isfile(path) else [path]
             matches = [one for one in matches if system.isfile(one)]
@@ -127,7 +127,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
     return [found[name] for name in sorted(found, key=lambda one: one.encode("utf-8", "surrogateescape"))]
 
 
-def _open_file_system(address: str) -> tuple[Any, str]:
+def open_file_system(address: str) -> tuple[Any, str]:
     """Return the file system of a URL, set up by fsspec's own configuration, and the path in it."""
     from fsspec.core import url_to_fs
 
@@ -147,7 +147,7 @@ def convert_errors(where: str) -> Iterator[None]:
     """Convert any backend error to a :class:`DatasetError` that names the unreadable file."""
     try:
         yield
-    except DatasetError:
+    except LabelkitError:
         raise
     except FileNotFoundError as error:
         raise DatasetError(where, "does not exist or is empty", "Check the URL.") from error

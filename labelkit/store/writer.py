@@ -41,7 +41,7 @@ from labelkit.store.reader import (
 )
 from labelkit.store.schema import name_bytes, name_text
 
-MADE_BY = f"labelkit {__version__}"
+MADE_BY: str = f"labelkit {__version__}"
 """Program and version recorded in files."""
 Array = NDArray[Any]
 AttributeValue = str | int | Array

@@ -32,8 +32,8 @@ class Server:
         app = moto_server.DomainDispatcherApplication(moto_server.create_backend_app)
 
         def answer(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-            if environ["REQUEST_METHOD"] == "GET":
-                self.asked.append(environ["PATH_INFO"])
+            if environ["REQUEST_METHOD"] in {"GET", "PUT"}:
+                self.asked += [environ["PATH_INFO"]] * (environ["REQUEST_METHOD"] == "GET")
                 found = None if self.fault is None else self.fault(environ, start)
                 if found is not None:
                     return found
@@ -93,7 +93,7 @@ def labelkit(server: Server, *words: object) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, env=server.environment(), timeout=200)
 
 
-def embed(server: Server, dataset: object, out: Path) -> subprocess.CompletedProcess[str]:
+def embed(server: Server, dataset: object, out: object) -> subprocess.CompletedProcess[str]:
     words = ("--backbone", "pixels", "--image-size", "8", "--split", "all", "-q", "--out", out)
     return labelkit(server, "embed", "--dataset", dataset, *words)
 
@@ -160,3 +160,38 @@ def test_a_bucket_that_is_not_there_or_not_allowed_is_named(server: Server, tmp_
     failed = embed(server, f"s3://{BUCKET}", tmp_path / "none.h5")
     assert failed.returncode == 3
     assert "access is denied" in failed.stderr
+
+
+def test_a_store_at_an_address_is_that_of_a_folder_and_a_failed_upload_is_repeated(
+    server: Server, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(environ: dict[str, Any], start: Any) -> Iterable[bytes] | None:
+        wanted = environ["REQUEST_METHOD"] == "PUT" and environ["PATH_INFO"].endswith("k-means.h5")
+        return forbidden(environ | {"PATH_INFO": "dog/7.png"}, start) if wanted else None
+
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "one"))
+    store = f"s3://{BUCKET}/stores/pets.h5"
+    assert embed(server, folder, tmp_path / "pets.h5").returncode == 0
+    made = embed(server, folder, store)
+    assert (made.returncode, made.stdout) == (0, f"{store}\n"), made.stderr
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "two"))
+
+    server.fault = refuse
+    words = ("cluster", "k-means", "--num-clusters", 2, "--index", store)
+    failed = labelkit(server, *words)
+    server.fault = None
+    (copy,) = (tmp_path / "two").rglob("pets.h5")
+    repeated = labelkit(server, "status", "--index", store)
+
+    assert failed.returncode == 5
+    assert f"error: {store}: cannot be uploaded: Access Denied; the complete output is in {copy}." in failed.stderr
+    assert f"Nothing must be computed again: `labelkit status --index {store}`" in failed.stderr
+    assert repeated.returncode == 0, repeated.stderr
+    assert copy.read_bytes() == (tmp_path / "pets.h5").read_bytes()
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "one"))
+    found = labelkit(server, "verify", "--index", store, "--json")
+    assert found.returncode == 0, found.stderr
+    assert "k-means" in found.stdout
+    missing = embed(server, folder, "s3://nosuch-bucket/pets.h5")
+    assert missing.returncode == 3
+    assert "error: s3://nosuch-bucket/pets.h5: " in missing.stderr

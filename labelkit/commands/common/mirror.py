@@ -1,0 +1,183 @@
+"""Stores and other files at URLs (``s3://bucket/store.h5``): a command works on a copy in the cache folder.
+
+Before the command, files that changed at the URL are fetched, with the store's shards, results and patches. After it,
+new and changed files are uploaded, the store itself last. Files that others have changed are never overwritten.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from labelkit.cache import cache_folder
+from labelkit.data.remote import convert_errors, open_file_system
+from labelkit.errors import ConfigError, LabelkitError, Mismatch, NotAStore, ResourceError
+from labelkit.files import read_record
+from labelkit.formatting import addresses_of_copies, one_line
+from labelkit.options.base import StageConfig, command_line_name, read_field_extra
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_json, translate_os_errors
+from labelkit.store.parts import hold_lock
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.+)")  # a Path has one slash where the URL has two
+# The first of these properties that a file system has identifies the content of a file.
+_VERSION_KEYS = ("ETag", "etag", "generation", "mtime", "last_modified", "created", "size")
+_RECORD = "versions.json"
+
+
+@contextmanager
+def mirror_addresses(config: StageConfig) -> Iterator[tuple[StageConfig, Callable[[], LabelkitError | None]]]:
+    """Replace URLs in path options by local copies; yield the options, and a function that uploads what has changed.
+
+    The function returns the error if this fails, so that the result of the command can still be shown.
+
+    Raises:
+        ConfigError: a URL is not that of a file, or other machines or processes would have to see the copy.
+        DatasetError, NotAStore: a URL cannot be used, or an input does not exist.
+        Mismatch: a file has changed at its URL, and its copy has changes that were not uploaded.
+        BusyError: another command is using the same URL.
+    """
+    mirrors: dict[object, _Mirror] = {}
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, Path) and (found := _ADDRESS.fullmatch(str(path))):
+                root = "/" if found[1] in ("file", "local") else ""
+                option, address = command_line_name(name, field), f"{found[1]}://{root}{found[2]}"
+                if not path.suffix:
+                    remedy = "Pass a file, such as s3://bucket/store.h5, or a folder on this machine."
+                    raise ConfigError(option, f"{address} is not the URL of a file", remedy)
+                if getattr(config, "ray_address", None) or int(os.environ.get("WORLD_SIZE") or "1") > 1:
+                    problem = f"{address} is copied to this machine, but the command also runs in other processes"
+                    raise ConfigError(option, problem, "Copy the file to a folder that all nodes see, and pass it.")
+                mirrors.setdefault(path, _Mirror(address, read_field_extra(field, "makes") is not None))
+
+    def local(value: object) -> object:
+        return tuple(map(local, value)) if isinstance(value, tuple) else getattr(mirrors.get(value), "path", value)
+
+    with ExitStack() as stack:
+        for mirror in mirrors.values():
+            with translate_os_errors(mirror.copies):
+                mirror.copies.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(hold_lock(mirror.folder))
+            mirror.fetch()
+        values = {name: getattr(config, name) for name in type(config).model_fields if mirrors}
+        update = {name: new for name, value in values.items() if (new := local(value)) != value}
+        yield config.model_copy(update=update), lambda: next(filter(None, map(_Mirror.upload, mirrors.values())), None)
+
+
+class _Mirror:
+    """Local copy of a file at a URL and of the folders beside it; an output need not exist."""
+
+    def __init__(self, address: str, is_output: bool) -> None:
+        with convert_errors(address):
+            self.system, path = open_file_system(address)
+        self.address, self.is_output = address, is_output
+        self.root, _, self.main = path.rpartition("/")
+        self.folder = cache_folder() / "remote" / sha256(address.encode()).hexdigest()[:16]
+        self.copies = self.folder / "files"
+        self.path = self.copies / self.main
+
+    def fetch(self) -> None:
+        """Make the copies equal to the files at the URL, except for changes that are not uploaded yet."""
+        try:  # for each file, its version at the URL and the state of its copy when they were last equal
+            self.record: dict[str, Any] = read_record(self.folder, _RECORD, {}) or {}
+        except ValueError as error:
+            raise ResourceError(self.address, str(error), f"Delete {self.folder}.") from error
+        with convert_errors(self.address):
+            there = self._find(*self._names())
+            if self.is_output and self.main not in there:  # fail before the work
+                self.system.pipe_file(f"{self.root}/{self.main}.test", b"labelkit")
+                self.system.rm_file(f"{self.root}/{self.main}.test")
+            pending = self._changed()  # left by an upload that failed
+            self._check_unchanged(there, pending)
+            for name in sorted({*there, *self._list()} - pending):
+                if there.get(name) != (self._version(name) if (self.copies / name).is_file() else None):
+                    self._fetch(name, there.get(name))
+        if not self.is_output and not self.path.exists():
+            raise NotAStore(self.address, "does not exist", "Check the URL.")
+        self.before = self._list()
+        for text in (str(self.copies), json.dumps(str(self.copies))[1:-1]):
+            addresses_of_copies[text] = self.address.rpartition("/")[0]
+
+    def _fetch(self, name: str, version: str | None) -> None:
+        """Fetch a file, or delete its copy. If this is killed at any point, the file is fetched again."""
+        temporary, path = self.folder / "download", self.copies / name
+        if version is not None:
+            current_progress().message(f"fetching {self.address.removesuffix(self.main)}{name}")
+            self.system.get_file(f"{self.root}/{name}", str(temporary))
+        path.unlink(missing_ok=True)
+        self._save(name, version, temporary)
+        if version is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.replace(path)
+
+    def upload(self) -> LabelkitError | None:
+        """Upload what has changed since ``fetch``, unless it has also changed at the URL; return the error, if any."""
+        changed, deleted = self._changed(), self.before - self._list()
+        try:
+            if changed or deleted:
+                self._check_unchanged(self._find(*self._names()), changed | deleted)
+            for name in sorted(changed, key=lambda name: (name == self.main, name)):
+                current_progress().message(f"uploading {self.address.removesuffix(self.main)}{name}")
+                if "/" in name:
+                    self.system.makedirs(f"{self.root}/{name}".rpartition("/")[0], exist_ok=True)
+                self.system.put_file(str(self.copies / name), f"{self.root}/{name}")
+                self._save(name, self._find(name)[name], self.copies / name)
+            for name in deleted:
+                self.system.rm_file(f"{self.root}/{name}")
+                self._save(name, None, self.path)
+        except Exception as error:  # errors of the backends have no common base class
+            addresses_of_copies.clear()  # messages name the copies
+            problem = f"cannot be uploaded: {one_line(error)}; the complete output is in {self.path}"
+            remedy = f"Nothing must be computed again: `labelkit status --index {self.address}` uploads it."
+            return error if isinstance(error, Mismatch) else ResourceError(self.address, problem, remedy)
+        return None
+
+    def _find(self, *names: str) -> dict[str, str]:
+        """Return the versions of the given files, and of the files in the given folders, that exist at the URL."""
+        self.system.invalidate_cache()
+        found = [entry for name in names for entry in self.system.find(f"{self.root}/{name}", detail=True).items()]
+        return {
+            path.removeprefix(f"{self.root}/"): next(str(entry[key]) for key in _VERSION_KEYS if entry.get(key))
+            for path, entry in found
+            if entry["type"] == "file" and ".." not in path.split("/")
+        }
+
+    def _names(self) -> set[str]:
+        beside = {name for name in self._list() if "/" not in name}
+        return {self.main + end for end in ("", ".shards", ".results", ".patches")} | beside
+
+    def _version(self, name: str) -> Any:
+        return self.record.get(name, (None, None))[0]
+
+    def _changed(self) -> set[str]:
+        """Return the names of the copies that differ from the files at the URL as last seen."""
+        return {name for name in self._list() if _state(self.copies / name) != self.record.get(name, (0, 0))[1]}
+
+    def _check_unchanged(self, there: dict[str, str], changed: set[str]) -> None:
+        """Check that the main file and those whose copies have changed are still those at the URL."""
+        for name in sorted({*changed, self.main} if changed else ()):
+            if there.get(name) != self._version(name):
+                where = f"{self.address.removesuffix(self.main)}{name}"
+                problem = f"was changed elsewhere, and {self.copies} has changes that are not uploaded, such as {name}"
+                remedy = f"Move {self.folder} to another place to keep these changes, and run the command again."
+                raise Mismatch(where, problem, remedy)
+
+    def _list(self) -> set[str]:
+        """Return the names of all copies that are complete."""
+        names = (file.relative_to(self.copies) for file in self.copies.rglob("*") if file.is_file())
+        return {name.as_posix() for name in names if not any(p.endswith(".run") or p[0] == "." for p in name.parts)}
+
+    def _save(self, name: str, version: str | None, path: Path) -> None:
+        self.record.pop(name, None)
+        self.record |= {name: [version, _state(path)]} if version is not None else {}
+        commit_json(self.folder / _RECORD, self.record)
+
+
+def _state(path: Path) -> list[int] | None:
+    return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else None

@@ -1,0 +1,107 @@
+"""Stores at URLs: only changed files are transferred, and nobody's changes are overwritten."""
+
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from labelkit.cli.main import main
+from labelkit.commands.common.mirror import mirror_addresses
+from labelkit.commands.store_files.options import StatusConfig
+from labelkit.errors import Mismatch
+
+URL = "memory://bucket/store.h5"
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    MemoryFileSystem.store.clear()
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "here"))
+    words = ("--dataset", "digits", "--max-per-class", "4", "--backbone", "pixels", "--image-size", "8")
+    assert main(["embed", *words, "--shards", "2", "--out", URL, "-q"]) == 0
+    assert capsys.readouterr().out == f"{URL}\n"
+
+
+def cluster(*words: str) -> int:
+    return main(["cluster", "k-means", "--index", URL, "--num-clusters", "2", *words])
+
+
+def test_another_machine_fetches_a_store_once_and_uploads_only_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "there"))
+    assert cluster() == 0
+    first = capsys.readouterr()
+    assert cluster("--result", "again") == 0
+    second = capsys.readouterr().err
+
+    assert f"made {URL}.results/k-means.h5" in first.out
+    assert str(tmp_path) not in first.out + first.err
+    assert "fetching" in first.err
+    assert "fetching" not in second
+    assert [line for line in second.splitlines() if "uploading" in line] == [f"uploading {URL}.results/again.h5"]
+    (copy,) = (tmp_path / "there").rglob("store.h5")
+    files = fsspec.filesystem("memory").find("bucket")
+    assert len(files) == 6  # the store, two shards, their list, and two results
+    contents = {name: fsspec.filesystem("memory").cat_file(name) for name in files}
+    assert {
+        f"/bucket/{file.relative_to(copy.parent)}": file.read_bytes() for file in copy.parent.rglob("*.h5")
+    } == contents
+
+
+@pytest.mark.parametrize("name", ["store.h5", "store.h5.results/k-means.h5"])
+def test_files_that_others_change_during_a_command_are_not_overwritten(name: str) -> None:
+    assert cluster() == 0
+    with mirror_addresses(StatusConfig.model_validate({"index": URL})) as (local, upload):
+        assert isinstance(local, StatusConfig)
+        assert local.index is not None
+        result = local.index.with_name("store.h5.results") / "k-means.h5"
+        result.write_bytes(b"ours")
+        fsspec.filesystem("memory").pipe_file(f"/bucket/{name}", b"theirs")
+        error = upload()
+
+    assert isinstance(error, Mismatch)
+    assert error.where == f"memory://bucket/{name}"
+    assert str(result.parent.parent) in error.problem
+    assert fsspec.filesystem("memory").cat_file(f"/bucket/{name}") == b"theirs"
+    with pytest.raises(Mismatch), mirror_addresses(StatusConfig.model_validate({"index": URL})):
+        pass  # also the next command keeps both
+    assert result.read_bytes() == b"ours"
+
+
+def test_deleted_and_replaced_files_are_deleted_and_replaced_on_the_other_side() -> None:
+    assert cluster() == 0
+    system = fsspec.filesystem("memory")
+    shards = set(system.find("/bucket/store.h5.shards"))
+    system.rm_file("/bucket/store.h5.results/k-means.h5")
+    words = ("--dataset", "digits", "--max-per-class", "5", "--backbone", "pixels", "--image-size", "8")
+
+    assert main(["embed", *words, "--shards", "2", "--out", URL, "--overwrite"]) == 0
+
+    assert not shards & set(system.find("/bucket/store.h5.shards")) - {"/bucket/store.h5.shards/all.h5"}
+    assert not system.find("/bucket/store.h5.results")
+    assert main(["verify", "--index", URL]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["status", "--index", "memory://bucket/none.h5"], 3, "error: memory://bucket/none.h5: does not exist."),
+        (
+            ["status", "--index", "memory://bucket/folder"],
+            2,
+            "error: --index: memory://bucket/folder is not the URL",
+        ),
+        (["status", "--index", "nosuch://a/b.h5"], 3, "error: nosuch://a/b.h5: is not a URL that fsspec supports"),
+        (
+            ["retrieve", "--index", URL, "--query-rows", "1", "--ray-address", "local"],
+            2,
+            "runs in other processes",
+        ),
+    ],
+)
+def test_a_url_that_cannot_be_used_ends_with_one_error(
+    words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == code
+    assert said in capsys.readouterr().err
