@@ -75,8 +75,12 @@ def test_the_first_page_of_the_site_shows_the_first_minute_of_the_readme() -> No
         for place, line in SHOWN.items()
     ],
 )
-def test_a_shown_command_line_is_one(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    if line[0] in STAGES:
+def test_a_shown_command_line_is_one(
+    line: list[str], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # a command named in a sentence may lack required options, but must not have unknown ones
+    in_a_sentence = f"`{shlex.join(['labelkit', *line])}`" in PAGES[request.node.callspec.id.partition(": ")[0]]
+    if line[0] in STAGES and not in_a_sentence:
         code = main(["config", *line])
     else:
         code = main([*line, "--help"])
