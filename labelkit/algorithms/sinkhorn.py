@@ -352,7 +352,7 @@ class _SemiDual:
         if bad_row >= 0:
             raise ValueError(f"row {bad_row} of scores contains NaN or infinity")
         if found[0] >= 0:
-            raise ValueError("scores contain NaN or infinity in another process")
+            raise ValueError("scores in another process contain NaN or infinity")
         return float(found[1]), float(found[2])
 
 

@@ -158,8 +158,8 @@ class ImageBank:
     def _to_device(self, values: NDArray[Any]) -> Tensor:
         return move_tensor_to_device(torch.from_numpy(values), self.device)
 
-    def check_views(self, views: Sequence[ViewSpec]) -> None:
-        """Raise an error if a view is too small for the images in memory.
+    def check_view_sizes(self, views: Sequence[ViewSpec]) -> None:
+        """Raise an error if a view is so small that resizing the images in memory to it would skip pixels.
 
         Raises:
             ConfigError: a view would skip pixels.
@@ -323,7 +323,7 @@ class EmbeddingBank(ImageBank):
         if count > 0:
             self._neighbors = find_approximate_neighbors(rows, count)
 
-    def check_views(self, views: Sequence[ViewSpec]) -> None:
+    def check_view_sizes(self, views: Sequence[ViewSpec]) -> None:
         """Accept all views, since embeddings have no size in pixels."""
 
     def make_views(self, plan: BatchPlan, normalize: Normalize) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:

@@ -106,7 +106,7 @@ class TrainLoader:
         rows = self.sampler.indices(epoch - self.first_epoch)
         keys = occurrence_keys(rows)
         views = tuple(self.views(epoch) if callable(self.views) else self.views)
-        self.bank.check_views(views)
+        self.bank.check_view_sizes(views)
 
         def plans() -> Iterator[BatchPlan]:
             for step in range(start_step, self.steps_per_epoch):

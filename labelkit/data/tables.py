@@ -491,17 +491,17 @@ MAX_TABLE_BYTES: Final = 1 << 30
 
 
 def path_exists(path: Path) -> bool:
-    """Return whether a path exists, treating an impossible name, such as one that is too long, as missing."""
+    """Return whether a path exists, treating an invalid name, such as one that is too long, as missing."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises if a name is too long
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is an existing folder, treating an impossible name as missing."""
+    """Return whether a path is an existing folder, treating an invalid name as missing."""
     return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is an existing regular file, treating an impossible name as missing."""
+    """Return whether a path is an existing regular file, treating an invalid name as missing."""
     return os.path.isfile(path)  # noqa: PTH113 - as above
 
 

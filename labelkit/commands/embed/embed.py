@@ -22,7 +22,7 @@ from labelkit.commands.common.networks import (
     EmbeddingNetwork,
     build_embedding_network,
     collect_numerics_settings,
-    join_class_tokens,
+    use_class_tokens_as_embedding,
 )
 from labelkit.commands.common.onnx_export import cache_onnx, missing_packages
 from labelkit.commands.common.onnx_session import (
@@ -175,7 +175,7 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
         dataset, labeled = dataset.select(rows), labeled[rows]
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
     describe_weights(model.network)
-    model = join_class_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
+    model = use_class_tokens_as_embedding(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
     with_logits = config.logits and order is not None and network.num_outputs > 0

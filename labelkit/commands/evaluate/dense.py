@@ -263,7 +263,7 @@ def compute_mask_scores(counts: SegmentationCounts, dataset: ImageDataset) -> Se
     if counts.counts.any():
         return counts.scores()
     remedy = "Check that the masks contain class indices other than 255."
-    raise DatasetError(dataset.name, "all pixels in the masks have the ignored value (255)", remedy)
+    raise DatasetError(dataset.name, "all pixels in the masks have the ignore value (255)", remedy)
 
 
 def average_mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:

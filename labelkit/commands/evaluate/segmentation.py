@@ -165,12 +165,12 @@ def train_segmenter(
                 for decays, decay in ((True, WEIGHT_DECAY), (False, 0.0))
             ]
             normalize = Normalize(tuned.input_spec.mean, tuned.input_spec.std)
-            crops = training_crops(config, dataset, rows, frozen.size, seed)
+            crops = iterate_training_crops(config, dataset, rows, frozen.size, seed)
             tuning = ((normalize(images.to(frozen.device)), labels) for images, labels in crops)
             _fit(config, tuned.logits, torch.optim.AdamW(groups, lr=lr), tuning, lr, task.advance)
             return dense.FrozenNetwork(tuned.eval(), frozen.size, frozen.batch_size), nn.Identity()
         if config.augment:
-            crops = training_crops(config, dataset, rows, frozen.size, seed)
+            crops = iterate_training_crops(config, dataset, rows, frozen.size, seed)
             source: Iterator[tuple[Tensor, Tensor]] = ((frozen.features(images), labels) for images, labels in crops)
         else:
             source = _iterate_cached_batches(config, frozen, dataset, rows, seed)
@@ -235,10 +235,10 @@ def _draw_batches(config: EvaluateSegmentationConfig, count: int, seed: int) -> 
         yield order[start : start + config.batch_size], start
 
 
-def training_crops(
+def iterate_training_crops(
     config: EvaluateSegmentationConfig, dataset: ImageDataset, rows: NDArray[np.int64], size: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield training batches of images (b, c, s, s) in [0, 1] and masks (b, s, s); by default, s is ``size``."""
+    """Yield training batches of images (b, c, s, s) in [0, 1] and masks (b, s, s), s: ``--train-size`` or ``size``."""
     size = config.train_size or size
     view = ViewSpec(size, area_range=_AREA, hflip=0.0 if dataset.chiral else 0.5, interpolation="bilinear")
     for places, drawn in _draw_batches(config, len(rows), seed):

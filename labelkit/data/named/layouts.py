@@ -34,9 +34,9 @@ class ImageCount:
     low: int
     high: int | None = None
 
-    def agrees(self, found: int) -> bool:
-        """Return whether a number of images matches the published number."""
-        return self.low <= found <= (self.low if self.high is None else self.high)
+    def matches_published_count(self, num_images: int) -> bool:
+        """Return whether the number of images equals the published number, or lies in the range that it covers."""
+        return self.low <= num_images <= (self.low if self.high is None else self.high)
 
     def __str__(self) -> str:
         return f"{self.low:,}" if self.high is None else f"{self.low:,} to {self.high:,}"
@@ -124,7 +124,7 @@ class DatasetSpec:
         return f"{fetch} {data_root}; labelkit does not download this dataset."
 
     def missing_files(self, folder: Path) -> list[str]:
-        """Return the required files missing from a folder, each by the first of its alternative names."""
+        """Return the required files missing from a folder, naming each by the first of its alternative names."""
         return [names[0] for names in self.required_files if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:

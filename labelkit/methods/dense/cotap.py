@@ -36,7 +36,7 @@ from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import PairPlan
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.methods.dense.cotap_network import DenseNetwork
-from labelkit.methods.dense.objective import DenseObjective
+from labelkit.methods.dense.objective import CoTAPObjective
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.recipe import EMATargetMethod, check_crops, copy_branches
 from labelkit.models.weights.files import fingerprint, load_weights_file
@@ -78,7 +78,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         if config.image_concentration and config.num_neighbors >= self._num_objects:
             problem = f"{config.num_neighbors} neighbors per image require more than {self._num_objects} images"
             raise ConfigError("--num-neighbors", problem, "Lower --num-neighbors.")
-        self.objective = DenseObjective(config, patch_size=network.patch_size, image_size=network.input_spec.size)
+        self.objective = CoTAPObjective(config, patch_size=network.patch_size, image_size=network.input_spec.size)
         shape = (self._num_objects if config.image_concentration else 0, config.num_neighbors)
         self.neighbors: Tensor = nn.Buffer(torch.full(shape, -1, dtype=torch.int32))
         self._rows = np.zeros(0, dtype=np.int64)

@@ -243,7 +243,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     @torch.no_grad()
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-        """Return, if the step is logged, the normalized entropies of mean prediction and targets; warn of a collapse.
+        """Return the normalized entropies of the mean prediction and targets if the step is logged; warn of a collapse.
 
         The first is 0 if one output receives everything, the second is 1 if targets are uniform.
         """

@@ -108,7 +108,7 @@ def training_class_names(data: DataInfo) -> list[str]:
     return [data.class_names[label] for label in data.class_order] if data.class_names else []
 
 
-def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ViewSpec]:
+def weak_and_strong_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ViewSpec]:
     """Return the weak and strong training views."""
     of_rows = embedding_views(config, data)
     if of_rows is not None:
@@ -269,7 +269,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
             raise ConfigError("--dropout", problem, "Remove --dropout, or pass --backbone convnet13.")
         if count_processes() > 1:  # so that training does not depend on the number of processes
             share_statistics(self.network)
-        self.weak_view, self.strong_view = student_views(config, data, self.network.input_spec.size)
+        self.weak_view, self.strong_view = weak_and_strong_views(config, data, self.network.input_spec.size)
         self.chain = StudentChain(self.network, with_master=with_master)
         self._decay = teacher_decay(config, config.steps)  # by update, counted from 1
         self._rows = np.zeros(0, dtype=np.int64)  # rows used for batch norm statistics

@@ -341,7 +341,7 @@ CONVNETS: dict[str, ConvNet] = {
 
 
 class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvision is not typed
-    """GoogLeNet up to the global average pool, without its classifiers.
+    """GoogLeNet up to the global average pooling, without its classifiers.
 
     Stages by name: conv1, maxpool1, conv2, conv3, maxpool2, inception3a, inception3b, maxpool3, inception4a to
     inception4e, maxpool4, inception5a, inception5b.
@@ -362,7 +362,7 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
         self.avgpool, self.dropout, self.fc = nn.Identity(), nn.Identity(), nn.Identity()
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Return the feature maps (b, 1024, h', w') before the average pool."""
+        """Return the feature maps (b, 1024, h', w') before the average pooling."""
         x = self.published_input(images)
         for name, stage in self.named_children():
             if name not in ("avgpool", "dropout", "fc", "aux1", "aux2", "published_input"):

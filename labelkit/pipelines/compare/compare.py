@@ -140,7 +140,9 @@ def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], C
     test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
     if test_split is None or "train" not in listing.split_names:
         names = ", ".join(listing.split_names)
-        raise DatasetError(config.dataset, f"has no train or no test split (splits: {names})", "Use another dataset.")
+        raise DatasetError(
+            config.dataset, f"has no train split or no test split (splits: {names})", "Use another dataset."
+        )
     used = np.isin(listing.splits, [listing.split_names.index(name) for name in ("train", test_split)])
     if (listing.labels[used] < 0).any():
         problem = f"{(listing.labels[used] < 0).sum()} images are unlabeled, but a comparison requires true labels"

@@ -101,7 +101,7 @@ _SHOWN = 5
 
 
 class Prediction(NamedTuple):
-    """Predicted label of one photo, with the path as specified; see ``COLUMNS``."""
+    """Predicted label of one photo, with its path as the user gave it; see ``COLUMNS``."""
 
     path: str
     label: str

@@ -54,15 +54,15 @@ class RepresentationMonitor(Monitor):
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Return the kNN accuracy and the NMI of the clusterings for the progress line."""
         accuracy = [f"kNN {percent(metrics['knn_accuracy'])}"] if "knn_accuracy" in metrics else []
-        return accuracy + describe_groups(metrics)
+        return accuracy + format_nmi(metrics)
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
         """Return the table of kNN accuracy and clustering scores."""
         return representation_table(metrics)
 
 
-def describe_groups(metrics: Mapping[str, float]) -> list[str]:
-    """Return the NMI for the progress line, if clusterings were scored."""
+def format_nmi(metrics: Mapping[str, float]) -> list[str]:
+    """Format the NMI of the clusterings for the progress line; empty if none was scored."""
     return [f"NMI {metrics['nmi']:.3f}"] if "nmi" in metrics else []
 
 

@@ -12,7 +12,7 @@ from labelkit.formatting import percent
 from labelkit.metrics.retrieval import score_retrieval
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
-from labelkit.training.monitors.representation import describe_groups, group_scores, representation_table
+from labelkit.training.monitors.representation import format_nmi, group_scores, representation_table
 
 COLLAPSED = 0.02
 _POINT = 0.01
@@ -58,7 +58,7 @@ class RetrievalMonitor(Monitor):
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Return Recall@1 and the NMI of the clusterings for the progress line."""
         recall = [f"R@1 {percent(metrics['recall_at_1'])}"] if "recall_at_1" in metrics else []
-        return recall + describe_groups(metrics)
+        return recall + format_nmi(metrics)
 
     def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
         """Return a warning if training lowered a retrieval score by more than a point."""

@@ -52,7 +52,7 @@ def test_filter_answers_as_in_the_specification() -> None:
 def test_filter_takes_a_class_token_for_a_constant_region() -> None:
     made, keys, values = worked_filter()
     token = torch.tensor([[1.0, 2]], dtype=torch.float64)
-    scores = made.token_scores(token, keys)
+    scores = made.class_token_scores(token, keys)
     assert scores.flatten().tolist() == pytest.approx([2.3, 0.7])
     assert made.mix_values(scores, values).flatten().tolist() == pytest.approx([0.122764, 0.044715], abs=1e-6)
     inside = made.scores(token.expand(1, 3, 3, 2).contiguous(), keys)[0, 1, 1, 0]
