@@ -81,8 +81,8 @@ class Candidates:
             apart = self._squares[block, None] + squares - 2 * self._near[block] @ others.T
             self.eligible[block] &= apart.min(axis=1, initial=np.inf) > self._limit
 
-    def take(self, scores: NDArray[np.float64], tie: float = 0.0) -> int | None:
-        """Return the row with the highest score (n,), the first if tied, and exclude it; ``None`` if none is left."""
+    def take_best(self, scores: NDArray[np.float64], tie: float = 0.0) -> int | None:
+        """Return and exclude the row with the highest score (n,), the first if tied; ``None`` if none is left."""
         if not self.eligible.any():
             return None
         values = np.where(self.eligible, scores, -np.inf)
@@ -287,7 +287,7 @@ def choose_typical(
             typicality[cluster] = _typicality(rows[members])
         values = np.full(len(rows), -np.inf)
         values[members] = typicality[cluster]
-        row = candidates.take(values)
+        row = candidates.take_best(values)
         assert row is not None  # the cluster has an eligible row
         chosen.append(row)
         scores.append(float(values[row]))
@@ -321,7 +321,7 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
     scores = nearest
     if not len(labeled):
         scores = -find_nearest(rows, (column_sums(rows) / len(rows)).astype(np.float32)[None])[1]
-    while len(chosen) < count and (row := candidates.take(scores, tie)) is not None:
+    while len(chosen) < count and (row := candidates.take_best(scores, tie)) is not None:
         distances.append(float(np.sqrt(scores[row])) if len(labeled) or chosen else np.nan)
         chosen.append(row)
         scores = nearest = np.minimum(nearest, find_nearest(rows, rows[row : row + 1])[1])
@@ -338,21 +338,21 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
     """
     values = np.asarray(scores, dtype=np.float64)
     chosen: list[int] = []
-    while len(chosen) < count and (row := candidates.take(values, _TIE)) is not None:
+    while len(chosen) < count and (row := candidates.take_best(values, _TIE)) is not None:
         chosen.append(row)
     return np.array(chosen, dtype=np.int64)
 
 
-def find_nearest(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
-    """Find each row's nearest of the reference points (m, d) and its squared distance; ties go to the earlier point.
+def find_nearest(points: Rows, references: Rows) -> tuple[Ids, NDArray[np.float64]]:
+    """Find the reference (m, d) nearest to each point (n, d), and its squared distance; ties go to the earlier one.
 
     Returns:
-        (n,) int64, -1 if there are no reference points; (n,) float64, infinity if there are none.
+        (n,) int64, -1 if there are no references; (n,) float64, infinity if there are none.
     """
-    if not len(places):
+    if not len(references):
         return np.full(len(points), -1, dtype=np.int64), np.full(len(points), np.inf)
-    nearest, found = nearest_centroids(points, places), np.empty(len(points))
+    nearest, found = nearest_centroids(points, references), np.empty(len(points))
     for block in blocks(*points.shape):
-        apart = points[block].astype(np.float64) - places[nearest[block]]
+        apart = points[block].astype(np.float64) - references[nearest[block]]
         found[block] = np.einsum("ij,ij->i", apart, apart)
     return nearest, found

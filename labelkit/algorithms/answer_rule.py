@@ -44,7 +44,7 @@ class LinearSoftmaxClassifier:
 
 
 @dataclass(frozen=True)
-class AnswerRule:
+class PredictionRule:
     """Fitted rule that predicts the label of an image from its features."""
 
     class_of_group: NDArray[np.int64]  # (k,) int64, -1 = new; only the sign is used
@@ -109,7 +109,7 @@ class AnswerRule:
             own_group=settings.get("own_group", 1.0),
         )
 
-    def start(self, features: NDArray[np.float32]) -> Doubles:
+    def predict_without_neighbors(self, features: NDArray[np.float32]) -> Doubles:
         """Compute group probabilities (m, k) from scaled features (m, d), without neighbors; rows sum to at most 1."""
         k = len(self.class_of_group)
         found = np.zeros((len(features), k)) if self.groups is None else self.groups(features)
@@ -136,7 +136,7 @@ class AnswerRule:
             features: scaled features of images that are not stored rows.
             near: (m, k) :meth:`average_neighbor_probabilities` of each image; ``None`` to use no neighbors.
         """
-        shares = self.start(features)
+        shares = self.predict_without_neighbors(features)
         if near is not None:
             shares = (1 - self.alpha) * shares + self.alpha * near
         totals = shares.sum(axis=1, keepdims=True)
@@ -252,7 +252,7 @@ def build_nearest_mean_rule(
     *,
     scaled: bool,
     roots: bool = False,
-) -> AnswerRule:
+) -> PredictionRule:
     """Build a rule that assigns each image to the group with the nearest mean and reports no confidence.
 
     Args:
@@ -263,7 +263,7 @@ def build_nearest_mean_rule(
         roots: whether features are the square roots of embeddings.
     """
     means = group_means(features, group_ids, len(is_new))
-    return AnswerRule(
+    return PredictionRule(
         class_of_group=np.where(is_new, -1, 0),
         unit_rows=scaled,
         classifier=None,

@@ -26,7 +26,7 @@ from labelkit.data.views.spec import EmbeddingView, Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views, resize_images
 from labelkit.data.workers import BatchPlan, Reader
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.formatting import first_few, percent
+from labelkit.formatting import join_first_few, percent
 
 SMALL_SIDE: Final = 64
 # Largest factor by which views may shrink images in memory; grid sampling does not average and would skip pixels.
@@ -138,7 +138,7 @@ class ImageBank:
             return
         faults = (f"{self.dataset.sample_ids[row]}: {reason}" for row, reason in self.bad.items())
         problem = f"{len(self.bad)} of {total} images cannot be read; at most {percent(max_bad)}% are allowed\n  "
-        problem += first_few(faults, _MAX_BAD_SHOWN, "\n  ") + "\n"
+        problem += join_first_few(faults, _MAX_BAD_SHOWN, "\n  ") + "\n"
         remedy = "Repair or remove these images, or allow more with --max-bad."
         raise DatasetError(self.dataset.name, problem, remedy)
 

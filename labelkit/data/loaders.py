@@ -273,4 +273,4 @@ class EvalLoader:
         views, least = (self.view, *self.more_views), 2 * self.view.resized_side if self.fast_decode else None
         for rows in self._batches:
             draws = KeyedRNG(self.seed or 0, self.epoch, rows if self.keys is None else self.keys[rows])
-            yield BatchPlan(rows, draws, views, self.identify, least_side=least)
+            yield BatchPlan(rows, draws, views, self.identify, min_side=least)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from labelkit.errors import DatasetError
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 
 SHOWN = 5
 _MAX_COMPARED = 20_000
@@ -79,7 +79,7 @@ def find_paths(
         elif not found:
             unknown.append(path)
         else:
-            ambiguous.append(f"{path}: {first_few((escape_path(sample_ids[place]) for place in found), SHOWN)}")
+            ambiguous.append(f"{path}: {join_first_few((escape_path(sample_ids[place]) for place in found), SHOWN)}")
     for relative in (False, True):
         elsewhere = {path: ids.match_after_folder(path, relative=relative) for path in unknown}
         folders = Counter(folder for found_there in elsewhere.values() for folder in found_there).most_common(2)
@@ -94,7 +94,7 @@ def find_paths(
             if relative:
                 tell(f"{table}: paths are matched without their leading folder {folder}/")
     if ambiguous:
-        shown = first_few(ambiguous, SHOWN, "\n  ")
+        shown = join_first_few(ambiguous, SHOWN, "\n  ")
         problem = f"{len(ambiguous)} of {len(listed)} paths match several images\n  {shown}"
         raise DatasetError(str(table), problem, "Write these paths relative to the image folder.")
     return places, unknown

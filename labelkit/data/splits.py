@@ -22,7 +22,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 
 # Maximum number of classes listed in a warning.
 _NAMED = 20
@@ -55,7 +55,7 @@ def _unlabeled_classes_warning(
     missed = [i for i in wanted if not labeled[classes.labels == i].any()]
     if not missed:
         return ()
-    names = first_few((classes.title(i).removeprefix("class ") for i in missed), _NAMED)
+    names = join_first_few((classes.title(i).removeprefix("class ") for i in missed), _NAMED)
     warning = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes have no labeled image: {names}"
     if drawn and labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
         warning += (
@@ -170,7 +170,7 @@ def use_dataset_labels(classes: ClassLabels) -> LabelSplit:
     # classes that are held out entirely have no image here and need no label
     missed = [classes.title(i).removeprefix("class ") for i in new if (classes.labels == i).any()]
     told = f"{len(missed)} of {classes.count} classes have no usable label, so they are new: "
-    warnings = (told + first_few(missed, _NAMED),) if missed else ()
+    warnings = (told + join_first_few(missed, _NAMED),) if missed else ()
     return LabelSplit("given", classes.given, old, new, {"num_classes": int(classes.count)}, warnings)
 
 

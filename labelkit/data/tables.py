@@ -42,7 +42,7 @@ from labelkit.files import (
     open_table,
     parse_json,
 )
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 
 MAX_FAULTS_SHOWN: Final = 10
 _MAX_SHOWN: Final = 200
@@ -100,7 +100,7 @@ def _raise_faults(where: str, faults: Sequence[str], remedy: str = _ROW_REMEDY) 
     """Raise one error with all faults of a file, so that they can be corrected together; do nothing without faults."""
     if not faults:
         return
-    shown = first_few(faults, MAX_FAULTS_SHOWN, "\n  ")
+    shown = join_first_few(faults, MAX_FAULTS_SHOWN, "\n  ")
     problem = f"contains {len(faults)} error{'s' if len(faults) > 1 else ''}\n  {shown}\n"
     raise DatasetError(where, problem, remedy)
 
@@ -121,7 +121,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     table = _read_csv_rows(path, label_column, needs_labels=label_column is not None)
     rows, notes = table.rows, table.notes
     if table.unused and not table.label_fault:
-        notes.append(f"unused columns: {first_few(table.unused, _COLUMNS_SHOWN)}")
+        notes.append(f"unused columns: {join_first_few(table.unused, _COLUMNS_SHOWN)}")
     folders = [path.absolute().parent, *([data_root.absolute()] if data_root is not None else [])]
     files = [_resolve_path(row.path, folders) for row in rows]
     missing = {row.path for row, file in zip(rows, files, strict=True) if not path_exists(file)}
@@ -323,7 +323,7 @@ def _read_csv_rows(
         path_notes = [f"paths read from the column {names[at_path]!r}, the only one with image file names"]
     classes_of = [[names[at] for at in marks if _MARKS[fields[at].strip().lower()]] for _, fields in lines]
     if len(marks) > 1 and any(classes_of):
-        columns = first_few((names[at] for at in sorted(marks)), _COLUMNS_SHOWN)
+        columns = join_first_few((names[at] for at in sorted(marks)), _COLUMNS_SHOWN)
         several = next((line for (line, _), one in zip(lines, classes_of, strict=True) if len(one) > 1), None)
         if several is not None:
             label_fault = f"line {several} has more than one 1 in the columns {columns}; only one label is allowed"
@@ -405,7 +405,7 @@ def find_label_column(header: Sequence[str], requested: str | None, others: Sequ
     ``requested`` is the column that the user named, if any. If no column has a common name, the column of ``others``,
     which are known to contain classes, is used if there is only one.
     """
-    shown = first_few(header, _COLUMNS_SHOWN)
+    shown = join_first_few(header, _COLUMNS_SHOWN)
     by_lower = {key(name): name for key in (normalize_column_name, str.lower) for name in reversed(header)}
     if requested is not None:
         name = by_lower.get(requested.strip().lower(), "")
@@ -562,11 +562,13 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
     none = {text: count for text, count in counts.items() if name_of[text] is None and text.strip()}
     notes: list[str] = []
     if none:
-        listed = first_few((f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items()))
+        listed = join_first_few((f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items()))
         notes.append(f"labels read as unlabeled: {listed}; rename them if they are classes")
-    joined = [f"{first_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1]
+    joined = [f"{join_first_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1]
     if joined:
-        notes.append(f"merged labels that differ only in spaces, accents or .0: {first_few(joined, between='; ')}")
+        notes.append(
+            f"merged labels that differ only in spaces, accents or .0: {join_first_few(joined, separator='; ')}"
+        )
     return [None if label is None else name_of[str(label)] for label in labels], notes
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import portalocker
 from portalocker import LockFlags
 
-from labelkit.errors import output_exists, resource_error
+from labelkit.errors import output_exists_error, resource_error
 from labelkit.files import open_regular
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -150,7 +150,7 @@ def commit_file(
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         if isinstance(error, FileExistsError):
-            raise output_exists(path) from error
+            raise output_exists_error(path) from error
         if isinstance(error, OSError):
             raise resource_error(error, str(path)) from error
         raise

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Mismatch, StoreError, output_exists
+from labelkit.errors import Mismatch, StoreError, output_exists_error
 from labelkit.store import schema
 from labelkit.store.commit import commit_file, commit_folder, commit_json, json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore
@@ -87,7 +87,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         stored = cast_finite(flat, kind, lambda row: f"{self.out}: {names[row]}", "patches", "--patch-dtype")
         contents = Contents.of(
             schema.FORMAT_STORE,
-            requires=schema.FEATURE_CELLS if plan.is_sampled else "",
+            requires=schema.FEATURE_CELLS if plan.samples_cells else "",
             kind="patches",
             normalized=0,
             metric=plan.rows.metric,
@@ -145,10 +145,12 @@ class PatchRun(RunFolder[_WrittenFile]):
         try:
             listed = read_set_json(self._target)
         except StoreError as error:
-            raise output_exists(self._target, state=f"and cannot be used ({error.problem})") from error
+            raise output_exists_error(self._target, state=f"and cannot be used ({error.problem})") from error
         if listed.get("plan_digest") == self.digest:
             return True
-        raise output_exists(self._target, state="and was created from other images, another model or other options")
+        raise output_exists_error(
+            self._target, state="and was created from other images, another model or other options"
+        )
 
     def _published_plan(self) -> object:
         try:

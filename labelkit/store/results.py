@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Mismatch, NotAStore, StoreError, output_exists
+from labelkit.errors import Mismatch, NotAStore, StoreError, output_exists_error
 from labelkit.files import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, fsync_folder, plain_json, translate_os_errors
@@ -121,7 +121,7 @@ def write_result(
         with open_result(store, name) as packed:
             if packed.content_digest != sealed.content_digest:
                 state, note = "and has other content", "A packed file is never changed."
-                raise output_exists(packed.place(""), "--result", state=state, note=note, replaceable=False)
+                raise output_exists_error(packed.place(""), "--result", state=state, note=note, replaceable=False)
         return store.path
     if not path.parent.is_dir():
         with translate_os_errors(path.parent):
@@ -243,7 +243,7 @@ def check_new_result(
         found = None
     wanted = plain_json(params or {})
     if found is None or found.stage != stage or any(found.params.get(key, ...) != wanted[key] for key in wanted):
-        raise output_exists(path, "--result", replaceable=name not in store.packed_results)
+        raise output_exists_error(path, "--result", replaceable=name not in store.packed_results)
 
 
 @contextmanager
@@ -299,7 +299,7 @@ def _refuse_other_kind(path: Path, kind: str) -> None:
     if found != kind:
         state = f"and contains {found.replace('_', ' ')} created by `{stage}`, which this command would overwrite"
         note = "To choose the result to read, use another option (see --help)."
-        raise output_exists(path, "--result", state=state, note=note, replaceable=False)
+        raise output_exists_error(path, "--result", state=state, note=note, replaceable=False)
 
 
 def _stored(name: str, value: ResultArray) -> NDArray[Any]:

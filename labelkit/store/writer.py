@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.errors import OutputExistsError, StoreError, output_exists
+from labelkit.errors import OutputExistsError, StoreError, output_exists_error
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file, fsync_folder, translate_os_errors
 from labelkit.store.reader import (
@@ -250,9 +250,9 @@ def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -
                 for name in file.datasets if same else ():
                     file.read(name)
         except StoreError as fault:
-            raise output_exists(path, *options, state=f"and cannot be used ({fault.problem})") from error
+            raise output_exists_error(path, *options, state=f"and cannot be used ({fault.problem})") from error
         if not same:
-            raise output_exists(path, *options, state="and has other content") from error
+            raise output_exists_error(path, *options, state="and has other content") from error
     return sealed.content_digest
 
 

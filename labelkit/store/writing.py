@@ -25,9 +25,9 @@ from labelkit.errors import (
     Refused,
     ResourceError,
     StoreError,
-    output_exists,
+    output_exists_error,
 )
-from labelkit.formatting import first_few, percent
+from labelkit.formatting import join_first_few, percent
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest, temporary_name, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
@@ -153,24 +153,24 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
                 _ = store.embeddings, store.extras, store.view_embeddings
                 return True
         except StoreError as error:
-            raise output_exists(self.out, state=f"and cannot be used ({error.problem})") from error
+            raise output_exists_error(self.out, state=f"and cannot be used ({error.problem})") from error
         raise self._different_plan_error(store)
 
     def _different_plan_error(self, store: EmbeddingStore) -> OutputExistsError:
         """Return the error for a store of another plan: what differs, and how to embed only the missing images."""
         keys = store.model.differences(self.plan.model)
         if keys:
-            return output_exists(self.out, state=f"and was created by another model ({', '.join(keys)} differ)")
+            return output_exists_error(self.out, state=f"and was created by another model ({', '.join(keys)} differ)")
         asked = set(self.plan.sample_ids)
         held = {*store.sample_ids, *(name for name, _ in store.skipped)}
         if asked != held:
             others = f", and {len(held - asked):,} that are not among these" if held - asked else ""
             new = f"--reuse {self.out} and another --out to embed only new images"
             state = f"and contains {len(asked & held):,} of these {len(asked):,} images{others}"
-            return output_exists(self.out, state=state, instead=new if asked & held and asked - held else "")
+            return output_exists_error(self.out, state=state, instead=new if asked & held and asked - held else "")
         numerics = differing_keys(store.model.numerics, self.plan.model.numerics)
         told = f"{', '.join(numerics)} differ" if numerics else "such as labels, splits, --dtype, --views or --reuse"
-        return output_exists(self.out, state=f"and was created from these images with other options ({told})")
+        return output_exists_error(self.out, state=f"and was created from these images with other options ({told})")
 
     def _published_plan(self) -> str | None:
         try:
@@ -224,7 +224,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         faults = (f"{self.plan.sample_ids[row]}: {skipped[row]}" for row in sorted(skipped))
         problem = (
             f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)}%, but only "
-            f"{percent(max_bad)}% are allowed): {first_few(faults, _SHOWN_FAULTS, '; ')}"
+            f"{percent(max_bad)}% are allowed): {join_first_few(faults, _SHOWN_FAULTS, '; ')}"
         )
         remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to skip them."
         return DatasetError(str(self.out), problem, remedy)
@@ -237,7 +237,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
                     old.unlink(missing_ok=True)
             write_store_files(contents, self.out, temporary, shards=shards, replace=self._overwrite, kept=kept)
         except OutputExistsError as error:
-            raise output_exists(self.out, state="and was created by another run in the meantime") from error
+            raise output_exists_error(self.out, state="and was created by another run in the meantime") from error
 
 
 def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str], *features: str) -> Contents:

@@ -193,10 +193,10 @@ def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...
     return (*names, *(name for name, is_new in result_classes if not is_new and name not in names))
 
 
-def network_saw_labels(
+def was_network_trained_on(
     store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> Literal["yes", "no", "unknown"]:
-    """Determine whether a store's network was trained on any of the labels (m,) of these rows (m,); -1 = no label."""
+    """Return whether a store's network was trained on any of the labels (m,) of these rows (m,); -1 = no label."""
     if store.trained_rows()[rows][labels >= 0].any():
         return "yes"
     source = store.model.source

@@ -10,7 +10,15 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from labelkit.errors import CheckpointError, ConfigError, Damaged, NotAStore, StoreError, VersionError, output_exists
+from labelkit.errors import (
+    CheckpointError,
+    ConfigError,
+    Damaged,
+    NotAStore,
+    StoreError,
+    VersionError,
+    output_exists_error,
+)
 from labelkit.files import decode_table, missing_store_remedy, open_regular
 from labelkit.options.base import StageConfig, command_line_name, read_field_extra
 from labelkit.options.data import DataConfig
@@ -116,7 +124,7 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
         return
     _check_replaced(config, path, makes, option)
     if not is_hdf5 and not getattr(config, "overwrite", False):
-        raise output_exists(path, option, *others)
+        raise output_exists_error(path, option, *others)
 
 
 def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) -> None:

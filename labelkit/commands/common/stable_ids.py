@@ -85,8 +85,8 @@ class StableIds:
         is_retired[self.ids] = False
         return is_retired
 
-    def place(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Convert values per group (k, ...) to values per id (num_ids, ...); retired ids get NaN, integers -1."""
+    def values_by_id(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Convert values per group (k, ...) to values per id (num_ids, ...); retired ids get NaN or, if integer, -1."""
         fill = np.nan if values.dtype.kind == "f" else -1
         placed = np.full((self.num_ids, *values.shape[1:]), fill, dtype=values.dtype)
         placed[self.ids] = values
@@ -109,7 +109,7 @@ class StableIds:
                 names[group] = f"new-{fresh}"
         return [name or f"retired-{group}" for group, name in enumerate(names)]
 
-    def new_classes(self, class_of_group: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def new_class_mask(self, class_of_group: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask (num_ids,) of ids that are not labeled classes; retired ids keep their earlier value."""
         new = np.ones(self.num_ids, dtype=bool)
         if self.earlier is not None:

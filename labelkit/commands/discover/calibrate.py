@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import (
     Reliability,
+    column_probability,
     fit_temperatures,
     leave_one_out_agreement,
-    named_probability,
     reliability,
     risk_coverage,
 )
@@ -76,7 +76,7 @@ class Evidence:
     more_labels: float = 1.0
 
     @property
-    def named(self) -> Ints:
+    def predicted_groups(self) -> Ints:
         """Predicted group (m,) of each row."""
         return np.asarray(self.scores.argmax(axis=1), dtype=np.int64)
 
@@ -107,7 +107,7 @@ class Calibration:
 
 
 def collect_hidden_label_evidence(
-    judge: RefittableClassifier,
+    classifier: RefittableClassifier,
     labels: Ints,
     group_ids: Ints,
     class_of_group: Ints,
@@ -120,7 +120,7 @@ def collect_hidden_label_evidence(
     """Repeat the prediction with some labels held out, and compare the predictions with the held-out labels.
 
     Args:
-        judge: classifier of the rows.
+        classifier: classifier of the rows.
         labels: (n,) int64, -1 = none.
         group_ids: (n,) in ``[0, k)``; each round forms as many groups as contain rows here.
         class_of_group: (k,) int64, -1 = new.
@@ -144,11 +144,11 @@ def collect_hidden_label_evidence(
     num_whole = max(1, round(_HIDDEN_CLASSES * len(classes))) if hide_whole else 0
     num_groups = int(in_use.sum()) - (0 if has_new else num_whole)
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
-    features = judge.features
+    features = classifier.features
     if features.shape[1] > _DIRECTIONS:
         features = features @ principal_directions(features, _DIRECTIONS)[0].astype(np.float32)
     scored: list[tuple[Doubles, Doubles, NDArray[np.bool_], Ints]] = []
-    own = np.ones(len(labels)) if judge.label_weights is None else judge.label_weights
+    own = np.ones(len(labels)) if classifier.label_weights is None else classifier.label_weights
     factors = []
     with current_progress().task("rounds with hidden labels", total=_ROUNDS) as task:
         for number in range(_ROUNDS):
@@ -159,12 +159,12 @@ def collect_hidden_label_evidence(
             factors.append((1 + len(classes) / own[labels >= 0].sum()) / (1 + 1 / left))
             with one_blas_thread:
                 tree = build_hierarchy(features, drop_low_weight_labels(kept, own), generator=generator)
-            wanted = min(max(num_groups, tree.fewest), tree.most)
+            wanted = min(max(num_groups, tree.min_groups), tree.max_groups)
             ids, count = tree.cut(wanted, min_size=min_size)
             # all rounds have the same number of columns: groups that a round cannot form are empty
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)
             of_group[: len(tree.labels)] = tree.labels
-            shares = judge.shares(kept, ids, of_group, group_weight=group_weight)[:, : int(in_use.sum())]
+            shares = classifier.probabilities(kept, ids, of_group, group_weight=group_weight)[:, : int(in_use.sum())]
             scored.append((*_score_predictions(shares, tested, of_group, labels[tested]), tested))
             task.advance(1)
     scores, correct, of_new, rows = (np.concatenate(part) for part in zip(*scored, strict=True))
@@ -222,9 +222,9 @@ def calibrate(evidence: Evidence) -> Calibration:
     """Fit the temperature that calibrates the confidences."""
     if not evidence.num_labels:
         return Calibration(_USUAL, _USUAL, evidence, None, None, None)
-    scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
+    scores, named, correct, weights = evidence.scores, evidence.predicted_groups, evidence.correct, evidence.weights
     cautious, likeliest = fit_temperatures(scores, named, correct, weights=weights, cautions=(_CAUTION, 0.0))
-    before, after = (named_probability(scores, named, value).confidence for value in (1.0, cautious))
+    before, after = (column_probability(scores, named, value).confidence for value in (1.0, cautious))
     curves = (reliability(before, correct, weights=weights), reliability(after, correct, weights=weights))
     cautious, likeliest = cautious * evidence.more_labels, likeliest * evidence.more_labels
     return Calibration(cautious, likeliest, evidence, *curves, risk_coverage(after, correct).aurc)

@@ -111,7 +111,7 @@ def choose_num_classes(
             raise DatasetError(where, problem, "Pass labels, or choose another value for --new-classes.")
         return _use_known_number(config, number, tree)
     if config.criterion == "published":
-        return _published(config, where, features[:], labels, tree.most)
+        return _published(config, where, features[:], labels, tree.max_groups)
     if num_old == 1 and (labels >= 0).all():
         problem = f"all {len(labels)} images are labeled with the same class, so there is nothing to discover"
         raise DatasetError(str(config.index), problem, "Add unlabeled images, or pass --no-own-labels.")
@@ -124,9 +124,11 @@ def _use_known_number(config: DiscoverCategoriesConfig, number: int, tree: Hiera
     if number < least:
         problem = f"{number} is less than {least}, the number of labeled classes"
         raise ConfigError("--num-classes", problem, "Raise --num-classes.")
-    if number > tree.most:
-        problem = f"the hierarchy of {len(tree.leaves):,} images has at most {tree.most:,} groups, not {number}"
-        raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
+    if number > tree.max_groups:
+        problem = f"the hierarchy of {len(tree.leaves):,} images has at most {tree.max_groups:,} groups, not {number}"
+        raise ConfigError(
+            option, problem, f"Choose at most {tree.max_groups - (least if option == '--new-classes' else 0)}."
+        )
     choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
     return NumClassesChoice(choice, (number, number))
 
@@ -146,7 +148,9 @@ def _estimated(
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
     wrong = label_agreement_warning(lambda places: features[places], labels, config.seed)
     notes = [wrong] if wrong is not None else []
-    low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
+    low, high = _bounds(
+        config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.max_groups), len(labels)
+    )
     some = config.new_classes == "some" or low > num_old
     chance, choice, weight, new_share = None, None, 1.0, None
     if num_old > 1:
@@ -168,13 +172,16 @@ def _estimated(
             )
             return replace(_use_known_number(config, num_old, tree), notes=tuple(notes))
         if looked is not None:
-            best, chance = looked.best(some=some), None if some or looked.uses_counts else looked.chance
-            new_share = looked.near.best if best else looked.near.shrunken
+            best, chance = (
+                looked.best_number(at_least_one=some),
+                None if some or looked.uses_label_counts else looked.lead_p_value,
+            )
+            new_share = looked.near.estimate if best else looked.near.shrunken_estimate
             if best == 0:
                 said = "holding out labels revealed no unlabeled classes, but small ones can be missed; "
                 notes.insert(0, said + "if there are any, pass --new-classes some, or their number")
                 found = _use_known_number(config, num_old, tree)
-                chance = looked.chance
+                chance = looked.lead_p_value
                 return replace(found, notes=tuple(notes), chance_all_labeled=chance, new_share=new_share)
             low_best, high_best = looked.plausible_range(best)
             choice = NumClassesEstimate(

@@ -164,7 +164,7 @@ def _match_rows(
     return found
 
 
-def copy_rows(
+def read_columns(
     stores: Sequence[EmbeddingStore], places: NDArray[np.int64], names: Sequence[str]
 ) -> dict[str, NDArray[np.generic]]:
     """Read columns with m rows from several stores; ``places`` (m, 2) are store indices and rows.

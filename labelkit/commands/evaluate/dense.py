@@ -319,7 +319,7 @@ def mean_and_std(values: Sequence[float]) -> dict[str, object]:
     return {"mean": float(numbers.mean()), "sd": spread, "values": numbers.tolist()}
 
 
-def percent_and_std(score: dict[str, object]) -> str:
+def format_percent_and_std(score: dict[str, object]) -> str:
     """Format the mean and standard deviation from ``mean_and_std`` as percentages, such as ``12.3 ± 0.6``."""
     mean, spread = score["mean"], score["sd"]
     assert isinstance(mean, float)

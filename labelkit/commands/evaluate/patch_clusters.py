@@ -76,7 +76,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     }
     row: list[Cell] = [
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
-        dense.percent_and_std(summary["mean_iou"]), dense.percent_and_std(summary["pixel_accuracy"]),
+        dense.format_percent_and_std(summary["mean_iou"]), dense.format_percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     title = f"clusters of patches in %: k-means, {config.seeds} seeds"
     columns = ["network", "split", "images", "clusters", "mean IoU", "pixel accuracy"]

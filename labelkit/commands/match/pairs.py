@@ -225,9 +225,9 @@ def choose_candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -
     return np.unique(np.sort(np.concatenate(listed), axis=1), axis=0)
 
 
-def keep_best_partners(found: Matches, partners: int) -> Matches:
+def keep_best_partners(matches: Matches, partners: int) -> Matches:
     """For each image, keep the partners with the most inliers; each match counts for both of its images."""
-    both = join_matches([found, found.reversed()])
+    both = join_matches([matches, matches.reversed()])
     order = np.lexsort((both.pairs[:, 1], -both.inliers, both.pairs[:, 0]))
     _, starts, groups = np.unique(both.pairs[order, 0], return_index=True, return_inverse=True)
     kept = order[np.arange(len(order)) - starts[groups] < partners]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.store_files.options import PackConfig
-from labelkit.errors import Mismatch, output_exists
+from labelkit.errors import Mismatch, output_exists_error
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
@@ -80,7 +80,7 @@ def pack_store(
         ResourceError: writing failed, for example because the disk is full.
     """
     if out.exists() and not overwrite:
-        raise output_exists(out)
+        raise output_exists_error(out)
     results = [read_result(store, name).name for name in list_results(store)]
     with ExitStack() as stack:
         file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))

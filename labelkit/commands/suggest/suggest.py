@@ -20,7 +20,7 @@ from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
-from labelkit.commands.common.label_files import skipped_rows
+from labelkit.commands.common.label_files import rows_listed_in_csv
 from labelkit.commands.common.labels import UsableLabels, read_usable_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
@@ -61,7 +61,7 @@ class _ClassUncertainty:
 
 
 @dataclass(frozen=True)
-class Suggested:
+class SuggestedImages:
     """Images suggested for labeling, with scores, reasons and guessed labels, the most useful first.
 
     Attributes:
@@ -89,7 +89,7 @@ def choose_rows_to_label(
     rows: NDArray[np.int64],
     given: UsableLabels,
     skipped: Set[int] = frozenset(),
-) -> Suggested:
+) -> SuggestedImages:
     """Choose the unlabeled rows of a store that are most worth labeling next.
 
     Args:
@@ -136,7 +136,7 @@ def choose_rows_to_label(
         reasons = ["; ".join(filter(None, pair)) for pair in zip(numbers, reasons, strict=True)]
     like_them[given.labeled] = like_them[places] = False
     wrong = None if doubt.wrong is None else float(doubt.wrong[like_them].sum())
-    return Suggested(places, scores, reasons, guesses, uncertainty_from, int(like_them.sum()), wrong)
+    return SuggestedImages(places, scores, reasons, guesses, uncertainty_from, int(like_them.sum()), wrong)
 
 
 def suggest_images(config: SuggestConfig) -> SimpleResult:
@@ -157,7 +157,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     given = read_usable_labels(config, store, rows)
     images = None if config.sheet is None else open_store_images(store, config.dataset, config.data_root)
-    chosen = choose_rows_to_label(config, store, rows, given, skipped_rows(config.skip, store))
+    chosen = choose_rows_to_label(config, store, rows, given, rows_listed_in_csv(config.skip, store))
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"only {len(chosen.places)} of {config.num_images} images are suggested, since all others are labeled, or "

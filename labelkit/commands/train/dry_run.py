@@ -122,7 +122,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         values["timed"] = "no step, since it would take too long: estimated from a forward pass of two images"
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
-        values["kept_minutes"] = round(reuse.seconds() / 60, 1)
+        values["kept_minutes"] = round(reuse.estimate_seconds() / 60, 1)
     shown = {key: value for key, value in values.items() if key not in ("config", "samples") and value is not None}
     rows: list[list[Cell]] = [[key, str(value)] for key, value in shown.items()]
     rows.insert(2, ["samples", setup.prepared.describe()])

@@ -19,7 +19,7 @@ from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.files import read_bytes
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def list_files(
         found = Counter(row.split for row in listed if row.sample_id not in missing_ids)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
         expected_of = {split: ImageCount(expected[i]) for i, split in enumerate(split_names)}
-        problem = f"{compare_counts(found_of, expected_of)}; missing: {first_few(missing)}"
+        problem = f"{compare_counts(found_of, expected_of)}; missing: {join_first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     numbers, parts, source = np.array(labels, np.int64), np.array(splits, np.int64), FileSource(root, names)
     facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "listed": True}
@@ -242,7 +242,7 @@ def attach_masks(
     assert root is not None
     files = tuple(mask_of(sample_id) for sample_id in dataset.sample_ids)
     if missing := _missing(root, files):
-        problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {first_few(missing)}"
+        problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {join_first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     return replace(dataset, masks=FileMasks(root, files, build_class_table(meaning)), mask_classes=tuple(mask_classes))
 

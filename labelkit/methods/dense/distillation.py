@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.algorithms.temperature import TemperatureLoss, positive
+from labelkit.algorithms.temperature import TemperatureLoss, require_positive
 from labelkit.data.batch import DataInfo
 from labelkit.errors import ConfigError
 from labelkit.methods.dense.distilled_network import (
@@ -87,7 +87,7 @@ def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Ten
     Raises:
         ValueError: the temperature is not positive.
     """
-    positive(temperature, "temperature")
+    require_positive(temperature, "temperature")
     with torch.no_grad(), without_autocast(outputs):
         return torch.softmax((promote(outputs) - center) / temperature, dim=-1)
 

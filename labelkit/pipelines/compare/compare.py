@@ -16,7 +16,7 @@ import numpy as np
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.common.training_data import has_own_splits, parse_old_classes, read_listing
-from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
+from labelkit.commands.evaluate.dense import format_percent_and_std, mean_and_std
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.formatting import percent
 from labelkit.methods import OWN_METHODS_VARIABLE
@@ -259,7 +259,7 @@ def _train_methods(names: Sequence[str], config: CompareConfig, data: DatasetInf
 def _report_row(row: Row) -> None:
     scores = row.scores()
     names = [name for name in _SHOWN_SCORES if name in scores]
-    shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_std(scores[name])}%" for name in names)
+    shown = ", ".join(f"{name.replace('_', ' ')} {format_percent_and_std(scores[name])}%" for name in names)
     if row.runs:
         current_progress().message(f"{row.name}: {shown}")
     for seed, reason in row.failures.items():
@@ -277,7 +277,7 @@ def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], ro
                 row.describe_label_count(),
                 row.network if row.name in METHODS else None,
                 length_text(row),
-                *(percent_and_std(scores[name]) if name in scores else None for name in _SHOWN_SCORES),
+                *(format_percent_and_std(scores[name]) if name in scores else None for name in _SHOWN_SCORES),
                 f"{minutes['mean']:.2f}{spread}" if minutes else None,
                 round(float(str(memory["mean"]))) if memory else None,
                 len(row.runs),

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.files import read_bytes
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 from labelkit.options.presets import shipped_presets
 from labelkit.pipelines.reproduce.options import ReproduceConfig
 
@@ -147,7 +147,7 @@ class PublishedTable(BaseModel):
                 last = place.rpartition(".")[2]
                 near = [one for one in numbers if one.endswith(last)] or numbers
                 problem = f"{place} is not a value in the output of {'this' if numbered else 'the last'} command"
-                remedy = f"Choose one of the numbers in it: {first_few(near, _SHOWN)}."
+                remedy = f"Choose one of the numbers in it: {join_first_few(near, _SHOWN)}."
                 raise ConfigError(f"table {self.name}", problem, remedy)
             unit = self.units.get(name, self.unit)
             found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[unit]

@@ -21,7 +21,7 @@ from labelkit.data.path_rule import escape_path, find_paths
 from labelkit.data.tables import FILE_COLUMN, class_name, read_file_labels, read_label_csv, read_paths_and_labels
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes, install
 from labelkit.store.csv_table import csv_bytes
@@ -214,7 +214,7 @@ def collect_labels(
         others = [(place, known[place], text) for place, text in fresh.items() if known.get(place, text) != text]
         changed[path] += len(others)
         if others:
-            shown = first_few(f"{place}: {old!r} to {text!r}" for place, old, text in others)
+            shown = join_first_few(f"{place}: {old!r} to {text!r}" for place, old, text in others)
             progress.message(f"{path}: labels changed: {shown}")
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)

@@ -14,7 +14,7 @@ from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import class_name, read_paths_and_labels
 from labelkit.errors import StoreError
 from labelkit.files import sha256_file
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 from labelkit.pipelines.start.given import GIVEN, LABELS, NEXT, GeneratedTables, TableLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.progress import current_progress
@@ -80,7 +80,7 @@ def write_summary(
     else:
         tables.write(CHANGED, CHANGED_COLUMNS, changed)
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
-    answered, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
+    answered, guesses = found.expected_correct(("known", "new")), found.expected_correct(("unsure",))
     right = None if answered is None or guesses is None else (answered, guesses)
     found_table = _found_table(told, rows, counts, right, [name for name, _ in store.skipped])
     sentences = [_classes_sentence(config, told["groups"], rows, this.get("suggestions"))]
@@ -179,7 +179,7 @@ def _compare_with_earlier_result(
         current_progress().warning(f"cannot show changes since the last run: {error}")
         return None, None
     changed, counts = compare_answers(store, [row[1:4] for row in rows], store_then, [row[1:4] for row in rows_then])
-    expected = found_then.expected_right(("given", *_ANSWERED, "unsure"))
+    expected = found_then.expected_correct(("given", *_ANSWERED, "unsure"))
     return (changed, {**counts, "expected_right_then": expected}) if counts["photos"] else (None, None)
 
 
@@ -214,7 +214,7 @@ def _found_table(
         lines.append(["likely of a new class", novel["in_new_groups"], where])
     lines.append(["to check", *_count_images_to_check(told, len(rows))])
     if skipped:
-        lines.append(["skipped", len(skipped), f"unreadable: {first_few(skipped, _SHOWN)}"])
+        lines.append(["skipped", len(skipped), f"unreadable: {join_first_few(skipped, _SHOWN)}"])
     total = "" if right is None else f", about {counts['given'] + sum(right)} of them labeled correctly"
     if total and _found_no_class(told["groups"]) and not _allowed_photos(told["groups"], rows):
         total += ", if you have labeled photos of every class"

@@ -16,7 +16,7 @@ from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.data.path_rule import escape_path
-from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
+from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists_error
 from labelkit.options.shared import find_newest_store
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -108,7 +108,7 @@ def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels,
     except OutputExistsError as error:
         if config.labels is None and name in list_results(store):
             replaceable = name not in store.packed_results
-            raise output_exists(
+            raise output_exists_error(
                 error.where, "--result", instead=f"--labels {name} to add to it", replaceable=replaceable
             ) from error
         raise

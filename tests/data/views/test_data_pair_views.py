@@ -64,7 +64,7 @@ def test_a_reduced_second_image_shows_the_same_part(shown: int, second: dict[str
     pairs = PairPlan(np.array([shown]), np.array([link]), np.array([[[-0.9, -0.5, -0.2, 0.5], [0.2, -0.5, 0.9, 0.5]]]))
     plan = BatchPlan(np.array([0]), KeyedRNG(0, 0, np.array([0])), (first, replace(first, **second)), pairs=pairs)
 
-    whole, reduced = (_read_crops(Ramps(), 1, replace(plan, least_side=side)) for side in (None, 80))
+    whole, reduced = (_read_crops(Ramps(), 1, replace(plan, min_side=side)) for side in (None, 80))
 
     assert reduced.partner_sizes[0].tolist() == list(Ramps.sizes[shown])
     for view in range(2):
