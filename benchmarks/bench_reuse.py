@@ -96,7 +96,7 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
 
         def step() -> float:
             begin = time.perf_counter()
-            batch = next(loader.epoch(next(epoch)))
+            batch = next(loader.epoch_batches(next(epoch)))
             loss = method.training_step(batch).loss
             optimizer.zero_grad()
             loss.backward()

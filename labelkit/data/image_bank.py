@@ -349,28 +349,28 @@ class EmbeddingBank(ImageBank):
         return tuple(made), ()
 
 
-def augment_embeddings(rows: Tensor, neighbors: Tensor | None, how: EmbeddingView, rng: KeyedRNG, view: int) -> Tensor:
+def augment_embeddings(rows: Tensor, neighbors: Tensor | None, spec: EmbeddingView, rng: KeyedRNG, view: int) -> Tensor:
     """Augment unit-length embeddings as specified by a view: mix in neighbors, add noise and apply dropout.
 
     Random numbers are keyed by seed, epoch, sample and view. One of the nearest neighbors is mixed in with a random
     weight, noise is added, and some components are set to 0. ``rows`` and the result are (b, d) float32 of length 1;
-    ``neighbors`` are (b, k, d), required if ``how.mix`` is positive.
+    ``neighbors`` are (b, k, d), required if ``spec.mix`` is positive.
     """
     changed = rows
-    if how.mix:
+    if spec.mix:
         assert neighbors is not None
         drawn = rng.uniform(view, "row-mix", 2)
         chosen = (drawn[:, 0] * neighbors.shape[1]).astype(np.int64)
-        share = array_to_device(how.mix * drawn[:, 1:], rows.device)
+        share = array_to_device(spec.mix * drawn[:, 1:], rows.device)
         other = neighbors[torch.arange(len(rows), device=rows.device), array_to_device(chosen, rows.device)]
         changed = F.normalize((1 - share) * changed + share * other, dim=1)
     width = rows.shape[1]
-    if how.noise:
+    if spec.noise:
         noise = rng.normal(view, "row-noise", width, rows.device)
-        changed = changed + how.noise / width**0.5 * noise
-    if how.dropout:
+        changed = changed + spec.noise / width**0.5 * noise
+    if spec.dropout:
         # uses normal numbers because they are drawn on the device: P(|x| < t) = dropout
-        limit = 2**0.5 * float(torch.erfinv(torch.tensor(how.dropout, dtype=torch.float64)))
+        limit = 2**0.5 * float(torch.erfinv(torch.tensor(spec.dropout, dtype=torch.float64)))
         drop = rng.normal(view, "row-dropout", width, rows.device).abs() < limit
         changed = changed.masked_fill(drop, 0.0)
     return F.normalize(changed, dim=1)

@@ -93,7 +93,7 @@ class TrainLoader:
         self._reader = None if bank.in_memory else Reader(dataset.source, dataset.in_channels, self.num_workers)
         self.steps_per_epoch = draws // self.batch_size
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield this process's share of each batch in an epoch.
 
         Args:

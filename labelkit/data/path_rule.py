@@ -45,13 +45,13 @@ def find_paths(
     root: Path | None = None,
     spellings: Mapping[str, int] | None = None,
     whole: bool = True,
-    tell: Callable[[str], None] = lambda text: None,
+    show_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, int], list[str]]:
     """Find the images that the paths in a table refer to, using the matching rule of this module.
 
     ``root`` is the folder of the images, if known; ``spellings`` are alternative spellings of ids, with their
-    positions. ``whole`` states that these are all paths of the table, which the last rule requires; ``tell`` receives
-    a message for the user if that rule applies.
+    positions. ``whole`` states that these are all paths of the table, which the last rule requires; ``show_message``
+    receives a message for the user if that rule applies.
 
     Returns:
         Index of the image among the ids, by path as written; and the paths that match no image, as written.
@@ -92,7 +92,7 @@ def find_paths(
             places |= {path: there[folder] for path, there in elsewhere.items() if folder in there}
             unknown = [path for path in unknown if path not in places]
             if relative:
-                tell(f"{table}: paths are matched without their leading folder {folder}/")
+                show_message(f"{table}: paths are matched without their leading folder {folder}/")
     if ambiguous:
         shown = join_first_few(ambiguous, SHOWN, "\n  ")
         problem = f"{len(ambiguous)} of {len(listed)} paths match several images\n  {shown}"

@@ -190,12 +190,16 @@ def _find_by_path_rule(
 
 
 def read_label_csv(
-    path: Path, label_column: str | None = None, *, empty_ok: bool = False, tell: Callable[[str], None] | None = None
+    path: Path,
+    label_column: str | None = None,
+    *,
+    empty_ok: bool = False,
+    show_message: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
     """Read the class of each path, as written, from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
-    The images need not exist. Rows with an empty label are skipped; with ``empty_ok``, all may be empty. ``tell``
-    receives messages for the user about labels that were read as unlabeled or merged.
+    The images need not exist. Rows with an empty label are skipped; with ``empty_ok``, all may be empty.
+    ``show_message`` receives messages for the user about labels that were read as unlabeled or merged.
 
     Raises:
         DatasetError: the file is unreadable, no row has a label, or a path has two labels.
@@ -217,16 +221,18 @@ def read_label_csv(
     _raise_faults(str(path), faults)
     if not found and not empty_ok:
         raise DatasetError(str(path), "no rows are labeled", "Fill in the label column for at least some rows.")
-    if tell is not None:
+    if show_message is not None:
         if any(row.label and not row.given for row in rows):
-            tell(f"{path}: all labels are used; the column labeled hides labels only in a file passed as --dataset")
+            show_message(
+                f"{path}: all labels are used; the column labeled hides labels only in a file passed as --dataset"
+            )
         if any(row.split for row in rows):
-            tell(
+            show_message(
                 f"{path}: the split column is not used; to use it, pass the file as --dataset, with --data-root "
                 "FOLDER if its paths are relative to another folder"
             )
         for note in table.notes:
-            tell(f"{path}: {note}")
+            show_message(f"{path}: {note}")
     return found
 
 

@@ -240,23 +240,23 @@ def closest_name(word: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def format_value(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
+def format_value(value: object, *, max_length: int | None = _MAX_SHOWN) -> str:
     """Format a value as a user would type it, such as ``1,2`` for a tuple and ``none`` for None.
 
     Args:
         value: None, a bool, number, string or path, or a list of these.
-        longest: maximum number of characters, beyond which the text is truncated; None: unlimited.
+        max_length: maximum number of characters, beyond which the text is truncated; None: unlimited.
     """
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        text = ",".join(format_value(item, longest=longest) for item in value)
+        text = ",".join(format_value(item, max_length=max_length) for item in value)
     else:
         text = str(value)
-    if longest is not None and len(text) > longest:
-        text = text[: longest - 3] + "..."
+    if max_length is not None and len(text) > max_length:
+        text = text[: max_length - 3] + "..."
     return text if text and text.isprintable() and text == text.strip() else repr(text)
 
 
@@ -273,7 +273,7 @@ def command_words(config: StageConfig) -> list[str]:
         place = [] if read_field_extra(field, "positional") else [flag(name)]
         each = value if isinstance(value, tuple) and list_item_type(field.annotation) is Path else [value]
         for one in each:
-            words += [*place, str(one) if isinstance(one, str | Path) else format_value(one, longest=None)]
+            words += [*place, str(one) if isinstance(one, str | Path) else format_value(one, max_length=None)]
     return words
 
 

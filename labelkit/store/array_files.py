@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labelkit.store import schema
 from labelkit.store.reader import open_file
-from labelkit.store.writer import MADE_BY, Contents, strings, write_once
+from labelkit.store.writer import MADE_BY, Contents, encode_strings, write_small_file
 
 MAX_KEYPOINTS = 50
 
@@ -105,9 +105,13 @@ class MatchFile:
 def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> str:
     """Write matches to a file atomically and return its content digest; see ``write_prototypes``."""
     images = _stored(schema.MATCHED_IMAGE_COLUMNS, found)
-    datasets = {**_stored(schema.MATCH_COLUMNS, found.matches), **images, "sample_ids": strings(found.sample_ids)}
+    datasets = {
+        **_stored(schema.MATCH_COLUMNS, found.matches),
+        **images,
+        "sample_ids": encode_strings(found.sample_ids),
+    }
     contents = Contents.of(schema.FORMAT_MATCHES, datasets, created_by=MADE_BY, recipe=found.recipe)
-    return write_once(path, contents, overwrite=overwrite)
+    return write_small_file(path, contents, overwrite=overwrite)
 
 
 def read_matches(path: Path) -> MatchFile:
@@ -153,7 +157,7 @@ def write_neighbors(path: Path, found: NeighborFile) -> None:
     """Write nearest neighbors to a file atomically, replacing an existing file."""
     datasets = _stored(schema.NEIGHBOR_COLUMNS, found)
     contents = Contents.of(schema.FORMAT_NEIGHBORS, datasets, created_by=MADE_BY, recipe=found.recipe)
-    write_once(path, contents, overwrite=True)
+    write_small_file(path, contents, overwrite=True)
 
 
 def read_neighbors(path: Path) -> NeighborFile:
@@ -196,7 +200,7 @@ def write_prototypes(
     """
     datasets = {"prototypes": prototypes.astype("<f4")}
     contents = Contents.of(schema.FORMAT_PROTOTYPES, datasets, created_by=MADE_BY, recipe=recipe, spread=spread)
-    return write_once(path, contents, overwrite=overwrite)
+    return write_small_file(path, contents, overwrite=overwrite)
 
 
 def read_prototypes(path: Path) -> PrototypeFile:

@@ -83,7 +83,7 @@ def temporary_name() -> str:
     return f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
 
 
-def install(temporary: Path, path: Path, *, replace: bool) -> None:
+def move_into_place(temporary: Path, path: Path, *, replace: bool) -> None:
     """Rename a complete, synced temporary file to its final name, and make the name durable.
 
     If ``path`` exists and ``replace`` is false, a ``FileExistsError`` is raised and nothing is changed.
@@ -145,7 +145,7 @@ def commit_file(
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        install(temporary, Path(path), replace=replace)
+        move_into_place(temporary, Path(path), replace=replace)
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from labelkit.store.parts import RunFolder, cast_finite, check_space
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
 from labelkit.store.reader import RESTORE, CheckedFile, open_file
-from labelkit.store.writer import Contents, strings
+from labelkit.store.writer import Contents, encode_strings
 
 _WrittenFile = tuple[list[str], int, str]
 """A file of the patch set: names of its images, number of its patches, and content digest."""
@@ -100,7 +100,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         contents.datasets["patch_offsets"] = np.arange(len(rows) + 1, dtype="<u8") * np.uint64(plan.count)
         contents.datasets["grids"] = np.tile(np.array(plan.grid, dtype="<u2"), (len(rows), 1))
         contents.datasets["regions"] = regions.astype("<f4")
-        contents.datasets["sample_ids"] = strings(names)
+        contents.datasets["sample_ids"] = encode_strings(names)
         if cells is not None:
             contents.datasets["cells"] = cells.reshape(-1, 2).astype("<u2")
         commit_file(self.path(number), contents.sealed().write)

@@ -24,7 +24,7 @@ from labelkit.store.commit import canonical_json, fsync_folder, plain_json, tran
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import name_text
-from labelkit.store.writer import MADE_BY, Contents, strings, write_once
+from labelkit.store.writer import MADE_BY, Contents, encode_strings, write_small_file
 
 ResultArray = NDArray[Any] | Sequence[str] | str | Mapping[str, Any]
 
@@ -129,7 +129,7 @@ def write_result(
         fsync_folder(path.parent.parent)
     if overwrite:
         _refuse_other_kind(path, kind)
-    write_once(path, contents, "--result", overwrite=overwrite)
+    write_small_file(path, contents, "--result", overwrite=overwrite)
     return path
 
 
@@ -308,7 +308,7 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
         json.loads(text)
         return np.array(schema.name_bytes(text))
     if isinstance(value, str) or (not isinstance(value, np.ndarray) and all(isinstance(text, str) for text in value)):
-        return strings([value] if isinstance(value, str) else value)
+        return encode_strings([value] if isinstance(value, str) else value)
     array = np.asarray(value)
     column = schema.RESULT_COLUMNS.get(name)
     if column is not None:
@@ -317,5 +317,5 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
     if array.dtype.kind == "U":
-        return strings(array.tolist())
+        return encode_strings(array.tolist())
     return array.astype(array.dtype.newbyteorder("<"), copy=False)

@@ -62,7 +62,7 @@ PassMode = Literal["eval", "batch-statistics", "train"]
 
 
 @dataclass(frozen=True, slots=True)
-class FullPass:
+class PassSettings:
     """Settings of an inference pass that runs each image through a network exactly once.
 
     Attributes:
@@ -132,7 +132,7 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """Row of scores in the summary of a finished run."""
+    """Table of scores, with a single row, in the summary of a finished run."""
 
     title: str  # the metric, its unit, and the images evaluated
     columns: tuple[str, ...]  # names of the scores

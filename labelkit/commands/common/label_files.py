@@ -91,7 +91,7 @@ def read_csv_labels(
     if path.suffix == ".h5":
         remedy = "Pass a CSV, such as one written by `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
         raise DatasetError(str(path), "is not a CSV", remedy)
-    texts = read_label_csv(path, label_column, tell=current_progress().message)
+    texts = read_label_csv(path, label_column, show_message=current_progress().message)
     unknown = set(find_images_by_path(path, texts, images)[1]) if ignore_others else set()
     if 0 < len(unknown) < len(texts):
         current_progress().message(f"{path}: ignoring {len(unknown)} labels of images that are not in {images.where}")
@@ -100,7 +100,7 @@ def read_csv_labels(
 
 
 def find_images_by_path(
-    path: Path, texts: Iterable[str], images: LabeledImages, tell: Callable[[str], None] = lambda text: None
+    path: Path, texts: Iterable[str], images: LabeledImages, show_message: Callable[[str], None] = lambda text: None
 ) -> tuple[dict[str, int], list[str]]:
     """Find the images that the paths in a CSV file refer to; see :func:`labelkit.data.path_rule.find_paths`.
 
@@ -108,7 +108,9 @@ def find_images_by_path(
         DatasetError: a path is ambiguous.
     """
     spellings = {escape_name(name): place for place, name in enumerate(images.sample_ids) if needs_escape(name)}
-    return find_paths(texts, images.sample_ids, table=path, root=images.root, spellings=spellings, tell=tell)
+    return find_paths(
+        texts, images.sample_ids, table=path, root=images.root, spellings=spellings, show_message=show_message
+    )
 
 
 def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:

@@ -74,7 +74,7 @@ def describe_dry_run(config: StageConfig, values: dict[str, object], plan: Seque
     """Return the result of a command that only describes its plan: its options, and rows of two cells."""
     from labelkit.options.base import format_value  # imports pydantic, which `labelkit --help` does not need
 
-    options = [[key, format_value(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    options = [[key, format_value(value, max_length=None)] for key, value in config.to_yaml_dict().items()]
     shown = Table("plan (nothing was written)", ["what", "value"], plan)
     return SimpleResult(values, (), (Table("configuration", ["option", "value"], options), shown))
 

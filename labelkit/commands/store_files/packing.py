@@ -25,7 +25,7 @@ from labelkit.store.parts import check_space
 from labelkit.store.patches import patches_folder
 from labelkit.store.reader import CheckedFile, is_in_results, open_file, shards_folder
 from labelkit.store.results import list_results, open_result, read_result
-from labelkit.store.writer import Contents, Stream, write_store_files
+from labelkit.store.writer import Contents, StreamedDataset, write_store_files
 
 
 def pack_results(config: PackConfig) -> SimpleResult:
@@ -107,4 +107,6 @@ def _add_contents(file: CheckedFile, group: str, contents: Contents) -> None:
                 return np.concatenate([*file.verified_blocks(path, start, stop)])
 
             is_small = not info.shape or info.nbytes <= _SMALL_BYTES
-            contents.datasets[group + path] = file.read(path) if is_small else Stream(info.dtype, info.shape, read)
+            contents.datasets[group + path] = (
+                file.read(path) if is_small else StreamedDataset(info.dtype, info.shape, read)
+            )

@@ -66,7 +66,7 @@ class FrozenFeatureCache:
         self.compute(rows)  # warm-up
         started = time.perf_counter()
         self.compute(rows)
-        self.runtime.wait()
+        self.runtime.synchronize()
         return (time.perf_counter() - started) * len(self.plan.rows) / self.runtime.world_size
 
     def compute(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:

@@ -107,7 +107,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         if not len(self.neighbors):
             return
         rows = self._rows[self._rows < self._num_objects]
-        table = find_neighbors(
+        table = load_or_compute_neighbors(
             state,
             lambda images: self.target.tokens(images).image,
             rows,
@@ -154,7 +154,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         return self._table
 
 
-def find_neighbors(
+def load_or_compute_neighbors(
     state: TrainState,
     network: Callable[[Tensor], Tensor],
     rows: NDArray[np.int64],

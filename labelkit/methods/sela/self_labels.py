@@ -28,7 +28,7 @@ SLOW_ERROR, SLOW_ITERATIONS = 0.1, 100
 _CHUNK = 4096
 
 
-def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str]:
+def optimization_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str]:
     """Return warnings about a label optimization, keyed by subject; ``tolerance`` is the requested marginal error."""
     found, head = {}, record["head"]
     if record["dead"]:

@@ -54,7 +54,7 @@ class Row:
     runs: list[dict[str, Any]] = field(default_factory=list)  # records of finished runs
     failures: dict[int, str] = field(default_factory=dict)  # reason for each failed seed
 
-    def mean(self, key: str) -> dict[str, object] | None:
+    def summarize(self, key: str) -> dict[str, object] | None:
         """Return the mean, standard deviation and values of a number over the runs; ``None`` if no run has it."""
         values = [float(run[key]) for run in self.runs if key in run]
         return mean_and_std(values) if values else None
@@ -79,8 +79,8 @@ class Row:
             "labels": self.describe_label_count(),
             "network": self.network,
             "scores": self.scores(),
-            "minutes": self.mean("minutes"),
-            "peak_memory_mib": self.mean("peak_memory_mib"),
+            "minutes": self.summarize("minutes"),
+            "peak_memory_mib": self.summarize("peak_memory_mib"),
             "runs": self.runs,
             "failures": {str(seed): reason for seed, reason in self.failures.items()},
         }
@@ -269,7 +269,7 @@ def _report_row(row: Row) -> None:
 def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], rows: Sequence[Row]) -> tuple[Table, ...]:
     lines: list[list[Cell]] = []
     for row in rows:
-        scores, minutes, memory = row.scores(), row.mean("minutes"), row.mean("peak_memory_mib")
+        scores, minutes, memory = row.scores(), row.summarize("minutes"), row.summarize("peak_memory_mib")
         spread = f" ± {minutes['sd']:.2f}" if minutes and minutes["sd"] is not None else ""
         lines.append(
             [

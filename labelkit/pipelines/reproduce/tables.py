@@ -170,7 +170,7 @@ def available_tables() -> dict[str, Path]:
     return {path.stem: path for path in found if path.stem != LEFT_OUT}
 
 
-def left_out() -> list[dict[str, str]]:
+def list_excluded_tables() -> list[dict[str, str]]:
     """Return the published tables not included in labelkit: for each, its paper, its number there, and the reason."""
     presets = shipped_presets()
     path = None if presets is None else presets / FOLDER / f"{LEFT_OUT}.yaml"

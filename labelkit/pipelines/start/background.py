@@ -31,7 +31,7 @@ class _Notes(Progress):
 
 
 @contextmanager
-def in_background(run: Run, steps: Mapping[str, StageConfig]) -> Iterator[Mapping[str, Callable[[], SimpleResult]]]:
+def run_in_background(run: Run, steps: Mapping[str, StageConfig]) -> Iterator[Mapping[str, Callable[[], SimpleResult]]]:
     """Run steps one after another in a background process, which ends with the ``with`` block.
 
     Yields, for each step name, a function that waits for the step's result and shows its messages. ``run``, which runs

@@ -32,7 +32,7 @@ from labelkit.files import missing_path_remedy
 from labelkit.models.weights.published import find_recorded_weights
 from labelkit.options.base import StageConfig, command_words, flag
 from labelkit.options.embed import EmbedConfig
-from labelkit.pipelines.start.background import in_background
+from labelkit.pipelines.start.background import run_in_background
 from labelkit.pipelines.start.browser import read_browser_labels, record_browser_round, start_in_browser
 from labelkit.pipelines.start.given import (
     CHECK,
@@ -123,8 +123,8 @@ class _Round:
         return self.folder / str(self.record["store"])
 
     @property
-    def given(self) -> Path | None:
-        """Path of the CSV with the given labels; ``None`` if there are no labels."""
+    def labels_csv(self) -> Path | None:
+        """Path of the CSV with the labels of a round; ``None`` if there are no labels."""
         return self.folder / GIVEN if self.labels else None
 
 
@@ -214,7 +214,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _choose_round(config, record, folder, listing, labels, len(dataset), alone=alone)
-    record.note_suggested(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
+    record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
     this.record["suggestions"] = _estimate_new_classes(record.suggested, now, len(dataset))
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
@@ -278,7 +278,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if len(dataset) >= _MIN_FOR_PROCESS:
         waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
         apart = {name: _write_beside(steps[name]) for name in waiting}
-    with in_background(_run, apart) as running:
+    with run_in_background(_run, apart) as running:
         told |= {
             name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
         }
@@ -287,7 +287,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.remove(*files)
     old = [folder / name for name in _existing_stores(record, folder) if name != this.store.name]
     result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
-    record.note_suggested(told.get("suggest", {}))
+    record.record_suggested_photos(told.get("suggest", {}))
     record.write()
     return result
 
@@ -491,7 +491,7 @@ def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, P
 
 def _build_steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     groups, answer = str(this.record["groups"]), this.record["answer"]
-    folder, given = this.folder, this.given
+    folder, given = this.folder, this.labels_csv
     shared: dict[str, Any] = {"seed": config.seed}
     backbone, described = _choose_network(config, this.described)
     steps: dict[str, StageConfig] = {
@@ -643,7 +643,7 @@ def _do_step(
             return values
     if name != "report":
         record.steps.pop("report", None)  # the page shows the results of this step
-    record.note(*_step_key(this, name, config), _step_inputs(this, name), files, values)
+    record.record_step(*_step_key(this, name, config), _step_inputs(this, name), files, values)
     took = "done in the background" if name in running else f"{time.monotonic() - started:.0f} s"
     progress.message(f"{name}: {took}")
     return values

@@ -12,7 +12,7 @@ from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import majority_accuracy
 from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
+from labelkit.training.method import Method, Monitor, PassSettings, ScoreTable, TrainState
 
 MAX_TABLE = 50_000_000
 
@@ -42,8 +42,8 @@ class RepresentationMonitor(Monitor):
         metrics = group_scores(method, known, classes)
         if held_out is None or not len(known) or not len(held_out.known):
             return metrics
-        gallery = state.embed(method.main_network().embed, known, FullPass(by_network=True)).numpy()
-        queries = state.embed(method.main_network().embed, held_out.known, FullPass(bank=held_out.bank)).numpy()
+        gallery = state.embed(method.main_network().embed, known, PassSettings(by_network=True)).numpy()
+        queries = state.embed(method.main_network().embed, held_out.known, PassSettings(bank=held_out.bank)).numpy()
         if not state.is_main:
             return metrics
         num_classes, k = self.num_classes, self.k

@@ -11,7 +11,7 @@ from torch import Tensor
 from labelkit.formatting import percent
 from labelkit.metrics.retrieval import score_retrieval
 from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
+from labelkit.training.method import Method, Monitor, PassSettings, ScoreTable, TrainState
 from labelkit.training.monitors.representation import format_nmi, group_scores, representation_table
 
 COLLAPSED = 0.02
@@ -48,7 +48,7 @@ class RetrievalMonitor(Monitor):
         classes = np.zeros(0, dtype=np.int64) if held_out is None else held_out.labels[held_out.known]
         if held_out is None or not len(classes) or np.bincount(classes).max() < 2:
             return {}, None
-        embeddings = state.embed(embed, held_out.known, FullPass(bank=held_out.bank)).numpy()
+        embeddings = state.embed(embed, held_out.known, PassSettings(bank=held_out.bank)).numpy()
         if not state.is_main:
             return {}, None
         scores = score_retrieval(embeddings, classes, ks=[k for k in self.ks if k < len(classes)])

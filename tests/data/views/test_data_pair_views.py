@@ -182,7 +182,7 @@ def test_the_loader_reads_both_images_of_a_match(tmp_path: Path, side: int) -> N
         normalize=Normalize((0.0,) * 3, (1.0,) * 3),
         pairing=NextImage(4),
     )
-    (batch,) = loader.epoch(0)
+    (batch,) = loader.epoch_batches(0)
 
     assert bank.in_memory == (side <= 64)
     assert batch.links is not None

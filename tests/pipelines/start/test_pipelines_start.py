@@ -1381,7 +1381,7 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
 
 def test_labels_that_an_earlier_question_took_are_still_known_after_the_next(tmp_path: Path) -> None:
     record = records.Record(path=tmp_path / "start.json")
-    record.note("labels of the browser", "", {}, [], {"taken": [["a.png", "1"], ["b.png", "2"]]})
+    record.record_step("labels of the browser", "", {}, [], {"taken": [["a.png", "1"], ["b.png", "2"]]})
 
     record_browser_round(record, 5, [TableLabel("b.png", "", "2"), TableLabel("c.png", "red", "3")])
 
