@@ -143,7 +143,7 @@ def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) 
         matched = scores.mapping
         right = np.where(is_new[named], (matched[named] == truth) & ~old_classes[truth], class_of_group[named] == truth)
     row["named right"] = float(right[unlabeled].mean())
-    row["expected right"] = made["expected_correct"]
+    row["expected right"] = made["expected_right"]
     for limit in LIMITS:
         sure = unlabeled & (confidence >= limit)
         row[f"answered at {limit}"] = float(sure.sum() / unlabeled.sum())

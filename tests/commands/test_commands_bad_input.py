@@ -49,7 +49,7 @@ class Place:
 
 
 @pytest.fixture
-def values_by_id(tmp_path: Path, photos: Path, trained: Path, index: Path, small: tuple[str | Path, ...]) -> Place:
+def place(tmp_path: Path, photos: Path, trained: Path, index: Path, small: tuple[str | Path, ...]) -> Place:
     return Place(tmp_path, tmp_path / "out", photos, trained, index, " ".join(map(str, small)))
 
 

@@ -118,7 +118,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
     summary = _summary(config, answers, saw)
     expected = None if saw == "yes" or not has_evidence else float(answers.expected[unlabeled].mean())
-    metrics = {"counts": counts, "expected_correct": expected, "calibration": summary}
+    metrics = {"counts": counts, "expected_right": expected, "calibration": summary}
     arrays = _arrays(store, read, answers, decisions)
     if expected is None:
         del arrays["expected"]
@@ -153,7 +153,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
         "rows": int(unlabeled.sum()),
         "min_confidence": config.min_confidence,
         "counts": counts,
-        "expected_correct": expected,
+        "expected_right": expected,
         "calibration": summary,
         "groups": [{"name": c[0], "kind": c[1], "images": c[2], "sure": c[3], "mean_confidence": c[4]} for c in cells],
     }

@@ -301,7 +301,7 @@ def test_one_label_in_each_class_is_enough_for_answers_that_nothing_checks(build
     with use_progress(heard):
         result = answer(store)
 
-    assert result["expected_correct"] is None
+    assert result["expected_right"] is None
     assert result["calibration"]["source"] == "none: no class has two labels"
     assert (result["calibration"]["labels"], result["calibration"]["before"]) == (0, None)
     assert "expected" not in read_result(store, "answer").arrays

@@ -62,7 +62,7 @@ def test_labels_of_a_file_that_the_network_was_trained_with_promise_nothing(
     words = ("discover", "answer", "--index", made, "--labels", flat / "labels.csv", *GROUPED, "--result", "same")
     answer = labelkit(*words)
     assert answer.code == 0, answer.err
-    assert answer.json["expected_correct"] is None
+    assert answer.json["expected_right"] is None
     assert answer.json["calibration"]["network_saw_labels"] == "yes"
     assert "the number of correct predictions cannot be estimated" in answer.err
     assert "expected right" not in labelkit(*words[:-3], "--result", "again").out
@@ -73,7 +73,7 @@ def test_the_same_labels_promise_something_of_a_network_that_did_not_see_them(
 ) -> None:
     answer = labelkit("discover", "answer", "--index", store, "--labels", flat / "labels.csv", *GROUPED)
     assert answer.code == 0, answer.err
-    assert 0 < answer.json["expected_correct"] <= 1
+    assert 0 < answer.json["expected_right"] <= 1
 
 
 def test_labels_to_calibrate_on_are_those_that_the_network_did_not_see(
@@ -84,7 +84,7 @@ def test_labels_to_calibrate_on_are_those_that_the_network_did_not_see(
     answer = labelkit(*words, labels, "--result", "checked")
     assert answer.code == 0, answer.err
     assert answer.json["calibration"]["labels"] == 12  # three of the five of each class
-    assert answer.json["expected_correct"] is not None
+    assert answer.json["expected_right"] is not None
     assert labelkit(*words[:6], *words[8:], seen, "--result", "seen").code == 3
 
 

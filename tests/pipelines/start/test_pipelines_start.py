@@ -442,7 +442,7 @@ def test_interrupted_after_any_step_it_ends_with_the_same_bytes(
         noted(self, *given)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(records.Record, "note", stop)
+        patch.setattr(records.Record, "record_step", stop)
         with pytest.raises(KeyboardInterrupt):
             run(photos, labels=known, out=out, num_classes=3)
     run(photos, labels=known, out=out, num_classes=3)
@@ -739,7 +739,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
         patch.setattr(run_module, "_do_step", stop_before)
         if step == "the record":
             patch.setattr(run_module, "write_labels", stop)
-        patch.setattr(records.Record, "note", stop_after)
+        patch.setattr(records.Record, "record_step", stop_after)
         with pytest.raises(KeyboardInterrupt):
             run(photos, num_classes=3)
         with contextlib.suppress(KeyboardInterrupt):  # what is done is not done again
@@ -1016,7 +1016,7 @@ def test_photos_that_come_after_an_interruption_are_taken_in(
 
     add_photos(photos, range(30, 36), seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(records.Record, "note", stop)
+        patch.setattr(records.Record, "record_step", stop)
         with pytest.raises(KeyboardInterrupt):
             run(photos, out=out, num_classes=3)
     assert main(["predict", str(photos / "035.png"), "--from", str(out), "-q"]) == 0
