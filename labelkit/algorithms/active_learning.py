@@ -68,7 +68,7 @@ class Candidates:
         self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
         self.eligible = np.ones(len(self._near), dtype=bool)
 
-    def exclude_near(self, distances: NDArray[np.float64]) -> None:
+    def exclude_near_duplicates(self, distances: NDArray[np.float64]) -> None:
         """Exclude near-duplicates of chosen samples, given squared distances (n,) to the nearest chosen sample."""
         self.eligible &= distances > self._limit
 
@@ -177,7 +177,7 @@ def choose_covering(
     tie = _TIE * farthest * float(amounts.sum())
     bounds = np.empty(len(rows))
     for block in blocks(len(rows), max(points.shape)):
-        bounds[block] = gain.exact(rows[block]) if len(labeled) else gain.upper_bound(rows[block])
+        bounds[block] = gain.exact_gains(rows[block]) if len(labeled) else gain.upper_bound(rows[block])
     chosen: list[int] = []
     gains: list[float] = []
     while len(chosen) < count:
@@ -207,8 +207,8 @@ class _Gain:
         self._squares: NDArray[np.float64] = np.einsum("ij,ij->i", self._points, self._points)
         self._amounts, self._nearest = amounts, nearest
 
-    def exact(self, rows: Rows) -> NDArray[np.float64]:
-        """Compute the exact gain (n,) float64 from choosing each row."""
+    def exact_gains(self, rows: Rows) -> NDArray[np.float64]:
+        """Compute the exact gains (n,) float64 from choosing each of the rows."""
         return np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
 
     def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
@@ -247,7 +247,7 @@ def _best_row(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) 
             return row, float(bounds[row])
         if len(stale) > _BOUNDS_AT_ONCE:
             stale = np.sort(stale[np.argpartition(-bounds[stale], _BOUNDS_AT_ONCE - 1)[:_BOUNDS_AT_ONCE]])
-        bounds[stale], fresh[stale] = gain.exact(rows[stale]), True
+        bounds[stale], fresh[stale] = gain.exact_gains(rows[stale]), True
 
 
 def choose_typical(

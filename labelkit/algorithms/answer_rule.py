@@ -129,16 +129,16 @@ class PredictionRule:
             own_group=self.own_group,
         )
 
-    def blend_neighbors(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
+    def blend_neighbors(self, features: NDArray[np.float32], neighbor_average: Doubles | None) -> Doubles:
         """Compute group probabilities (m, k) from scaled features (m, d) and nearest neighbors; rows sum to 1.
 
         Args:
             features: scaled features of images that are not stored rows.
-            near: (m, k) :meth:`average_neighbor_probabilities` of each image; ``None`` to use no neighbors.
+            neighbor_average: (m, k) :meth:`average_neighbor_probabilities` of each image; ``None`` to use no neighbors.
         """
         shares = self.predict_without_neighbors(features)
-        if near is not None:
-            shares = (1 - self.alpha) * shares + self.alpha * near
+        if neighbor_average is not None:
+            shares = (1 - self.alpha) * shares + self.alpha * neighbor_average
         totals = shares.sum(axis=1, keepdims=True)
         return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
 

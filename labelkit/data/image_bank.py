@@ -127,7 +127,7 @@ class ImageBank:
         kept = self._reader[1]
         return Reader(self.dataset.source, self.dataset.in_channels, num_workers) if kept.busy else kept
 
-    def check(self, max_bad: float) -> None:
+    def check_readable(self, max_bad: float) -> None:
         """Raise an error if the fraction of unreadable images exceeds ``max_bad``, in ``[0, 1]``.
 
         Raises:
@@ -208,7 +208,7 @@ def number_view_kinds(views: Sequence[ViewSpec], cache_point: Sequence[object]) 
 
 
 def draw_views(rng: KeyedRNG, kinds: Sequence[int], num_views: int, followers: Sequence[int] = ()) -> NDArray[np.int64]:
-    """Draw the cached view of each image that each view of an epoch uses.
+    """Draw which cached view of each image is used as each view of an epoch.
 
     Args:
         rng: random numbers of the b images.

@@ -100,7 +100,7 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
             partner_sizes[i] = partner_full
         pairs = None if plan.pairs is None else plan.pairs.for_sample(i)
         sizes_of = ([full[0]], [full[1]]), ([partner_full[0]], [partner_full[1]])
-        chosen = sample_crop_boxes(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
+        chosen = sample_crop_boxes(plan.views, *sizes_of, plan.draws.subset(slice(i, i + 1)))
         for view, spec in enumerate(plan.views):
             shown, (height, width) = (partner, partner_full) if spec.shows_partner else (image, full)
             shrink = round(max(height, width) / max(shown.shape[:2]))  # a power of 2

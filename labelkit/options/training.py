@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.options.base import RUN, RUN_ONLY, StageConfig, format_value, panel
+from labelkit.options.base import RUN, RUN_ONLY, BaseConfig, format_value, panel
 from labelkit.options.data import DataConfig
 from labelkit.options.shared import DeviceOption, PrecisionOptions, ThreadsOption
 
@@ -17,7 +17,7 @@ LabelKind = Literal["few", "some", "all", "none"]
 _OPTIMIZATION = panel("Optimization")
 
 
-class OptimizerOptions(StageConfig):
+class OptimizerOptions(BaseConfig):
     """Options for the optimizer, the batch size and the random seed."""
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"momentum": ("optimizer", "sgd")}

@@ -115,7 +115,7 @@ class Contents:
     @property
     def content_digest(self) -> str:
         """Digest that identifies the sealed contents, as 64 hexadecimal digits."""
-        return attribute_text(self.attributes[""]["content_digest"])
+        return decode_attribute(self.attributes[""]["content_digest"])
 
     def sealed(self, block_bytes: int | None = None) -> Contents:
         """Return a copy of these contents with all digests added, as stored in a file.
@@ -266,7 +266,7 @@ def iterate_dataset_blocks(data: Array | StreamedDataset, rows: int = 0) -> Iter
         yield data.read(start, min(start + rows, data.shape[0]))
 
 
-def attribute_text(value: AttributeValue) -> str:
+def decode_attribute(value: AttributeValue) -> str:
     """Decode an attribute that contains text."""
     return value if isinstance(value, str) else name_text(np.asarray(value).item())
 
@@ -412,7 +412,7 @@ def _index(whole: Contents, shards: Shards) -> Contents:
     datasets = {path: data for path, data in whole.datasets.items() if path not in shards.columns}
     attributes = {path: dict(values) for path, values in whole.attributes.items() if path not in shards.columns}
     index = Contents(datasets, attributes)
-    words = [word for word in attribute_text(index.attributes[""].get("requires", "")).split(",") if word]
+    words = [word for word in decode_attribute(index.attributes[""].get("requires", "")).split(",") if word]
     index.set("", requires=",".join([*words, schema.FEATURE_SHARDED]))
     index.set_json("", "shards", shards.to_text())
     return index

@@ -140,9 +140,9 @@ def test_bad_files_are_named_before_training_and_left_out_and_one_that_vanishes_
     }
     assert len(bank.rows) == 12
     assert len(bank.dataset) == 17
-    bank.check(0.3)
+    bank.check_readable(0.3)
     with pytest.raises(DatasetError, match=r"(?s)5 of 17 images cannot be read.*class0/empty\.png: empty file"):
-        bank.check(0.01)
+        bank.check_readable(0.01)
     rows = torch.cat([batch.sample_index for batch in loader(bank, views=FILE_VIEWS, batch_size=4).epoch_batches(0)])
     assert sorted(rows.tolist()) == bank.rows.tolist()
     shutil.rmtree(broken)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from labelkit.errors import LabelkitError
 
 if TYPE_CHECKING:
-    from labelkit.options.base import StageConfig
+    from labelkit.options.base import BaseConfig
 
 Cell = str | int | float | bool | Path | None
 """Table cell; None and NaN are shown as a dash."""
@@ -70,7 +70,7 @@ class SimpleResult:
         return self.values
 
 
-def describe_dry_run(config: StageConfig, values: dict[str, object], plan: Sequence[Sequence[Cell]]) -> SimpleResult:
+def describe_dry_run(config: BaseConfig, values: dict[str, object], plan: Sequence[Sequence[Cell]]) -> SimpleResult:
     """Return the result of a command that only describes its plan: its options, and rows of two cells."""
     from labelkit.options.base import format_value  # imports pydantic, which `labelkit --help` does not need
 

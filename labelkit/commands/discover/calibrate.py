@@ -56,7 +56,7 @@ _USUAL: Final = 1.5
 
 
 @dataclass(frozen=True)
-class Evidence:
+class CalibrationEvidence:
     """Predictions for rows with known labels that were not used for these predictions.
 
     Attributes:
@@ -100,7 +100,7 @@ class Calibration:
 
     cautious: float
     likeliest: float
-    evidence: Evidence
+    evidence: CalibrationEvidence
     before: Reliability | None
     after: Reliability | None
     aurc: float | None
@@ -116,7 +116,7 @@ def collect_hidden_label_evidence(
     min_size: int,
     seed: int,
     group_weight: float = 1.0,
-) -> Evidence:
+) -> CalibrationEvidence:
     """Repeat the prediction with some labels held out, and compare the predictions with the held-out labels.
 
     Args:
@@ -136,7 +136,7 @@ def collect_hidden_label_evidence(
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
     if not (counts > 1).any():
         none = np.zeros(0)
-        return Evidence(np.zeros((0, len(class_of_group))), none, none > 0, none, 0)
+        return CalibrationEvidence(np.zeros((0, len(class_of_group))), none, none > 0, none, 0)
     in_use = np.bincount(group_ids, minlength=len(class_of_group)) > 0
     has_new = bool((class_of_group[in_use] < 0).any())
     # holding out the only class yields no evidence; if one of two classes is held out, only a new group can match it
@@ -173,10 +173,10 @@ def collect_hidden_label_evidence(
     share = new_share if of_new.any() and not of_new.all() else float(of_new.all())
     for kind, amount in ((of_new, share), (~of_new, 1 - share)):
         weights[kind] *= amount * total / max(float(weights[kind].sum()), 1e-12)
-    return Evidence(scores, correct, of_new, weights, num_labels, float(np.mean(factors)))
+    return CalibrationEvidence(scores, correct, of_new, weights, num_labels, float(np.mean(factors)))
 
 
-def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
+def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> CalibrationEvidence:
     """Collect evidence for calibration from rows whose labels the predictions did not use.
 
     Args:
@@ -185,7 +185,9 @@ def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints
         labels: (n,) int64, -1 = none, at least one label; a class without a group counts as new.
     """
     rows = np.flatnonzero(labels >= 0)
-    return Evidence(*_score_predictions(shares, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows))
+    return CalibrationEvidence(
+        *_score_predictions(shares, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows)
+    )
 
 
 def _score_predictions(
@@ -218,7 +220,7 @@ def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.rand
     return kept, np.concatenate(tested)
 
 
-def calibrate(evidence: Evidence) -> Calibration:
+def calibrate(evidence: CalibrationEvidence) -> Calibration:
     """Fit the temperature that calibrates the confidences."""
     if not evidence.num_labels:
         return Calibration(_USUAL, _USUAL, evidence, None, None, None)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import knn
 from labelkit.commands.common.labels import UsableLabels
-from labelkit.commands.common.stable_ids import shared_rows
+from labelkit.commands.common.stable_ids import pair_shared_rows
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
@@ -52,7 +52,7 @@ def compute_label_weights(
     before = open_store(previous)
     earlier = read_result(before, result)
     found = read_stored_predictions(earlier)
-    old, new = shared_rows(before, store)
+    old, new = pair_shared_rows(before, store)
     row_then = np.full(store.n, -1, dtype=np.int64)
     row_then[new] = old
     then = row_then[rows]

@@ -185,7 +185,7 @@ def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
         raise ConfigError("--dataset", problem, "Choose another network or dataset.")
 
 
-def choose_rows(
+def choose_split_rows(
     dataset: ImageDataset, split: str, order: Sequence[str], *, option: str, limit: int | None = None, seed: int = 0
 ) -> tuple[str, NDArray[np.int64]]:
     """Choose a split of a dataset; return its name and rows.
@@ -241,7 +241,7 @@ def choose_splits(
         DatasetError: a split does not exist, or is empty.
     """
     (train, train_rows), (scored, eval_rows) = (
-        choose_rows(dataset, split, names, option=option, limit=config.max_images, seed=config.seed)
+        choose_split_rows(dataset, split, names, option=option, limit=config.max_images, seed=config.seed)
         for split, names, option in (
             (config.split, order, "--split"),
             (config.eval_split, ("val", "test"), "--eval-split"),

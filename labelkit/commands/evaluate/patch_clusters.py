@@ -42,7 +42,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             f"{num_clusters} clusters cannot be matched to {len(names)} classes",
             f"Pass at least {len(names)}, one cluster per class.",
         )
-    split, rows = dense.choose_rows(
+    split, rows = dense.choose_split_rows(
         given.dataset, config.split, ("val", "test"), option="--split", limit=config.max_images, seed=config.seed
     )
     maps, images = _reduce_features(given, rows, config)

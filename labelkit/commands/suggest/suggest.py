@@ -253,7 +253,7 @@ def _choose_rows(
 ) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
-    candidates.exclude_near(to_label)
+    candidates.exclude_near_duplicates(to_label)
     if not candidates.eligible.any():  # only near-duplicates of labeled images remain
         candidates.eligible = ~given.labeled
     if len(skipped):

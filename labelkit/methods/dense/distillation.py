@@ -23,7 +23,7 @@ from labelkit.methods.dense.distilled_network import (
     split_checkpoint_branches,
 )
 from labelkit.methods.dense.options import SelfDistillationConfig
-from labelkit.methods.dense.recipe import EMATargetMethod, assignment_entropy, check_crops, copy_branches
+from labelkit.methods.dense.recipe import EMATargetMethod, assignment_entropy, check_crops, load_branches
 from labelkit.models.weights.files import load_weights_file
 from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import RampedWeight
@@ -257,7 +257,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load the backbones and projectors of both networks from a CoTAP, DINO or iBOT run."""
-        if not copy_branches(self.network, self.target, tensors, where):
+        if not load_branches(self.network, self.target, tensors, where):
             return None
         return "both backbones and projectors; last layers start from scratch"
 
@@ -283,8 +283,8 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
             return ["warning: the hub's weights contain no head, so the head starts from scratch"] if is_hub else []
         where, state = str(path), load_weights_file(path)
         student, teacher = split_checkpoint_branches(state)
-        missing = target.copy_head(teacher, where)
-        network.copy_head(student, where)
+        missing = target.load_head(teacher, where)
+        network.load_head(student, where)
         if student is not teacher:
             network.backbone.replace_weights(student, where)
         for of, center in self._named_centers().items():

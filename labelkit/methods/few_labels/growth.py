@@ -44,8 +44,8 @@ class GrowthRules:
         wanted = min(int((self.factor - 1) * num_labels), int(self.cap * num_given) - num_labels, num_unlabeled // 2)
         return max(0, wanted)
 
-    def sizes(self, num_given: int, num_images: int) -> list[int]:
-        """Return the number of labels after each discovery of a generation, if each finds as many as allowed."""
+    def max_label_counts(self, num_given: int, num_images: int) -> list[int]:
+        """Return the number of labels after each discovery of a generation, if each discovers as many as allowed."""
         found, labels = [], num_given
         while count := self.next_count(labels, num_given, num_images - labels):
             labels += count
@@ -73,7 +73,7 @@ class LabelGrowth(nn.Module):
         self.given = given.copy()
         self.rules = rules
         count = int((given >= 0).sum())
-        sizes = rules.sizes(count, len(given))
+        sizes = rules.max_label_counts(count, len(given))
         capacity = rules.generations * max(0, (sizes[-1] if sizes else count) - count)
         self.generation: Tensor = nn.Buffer(torch.ones((), dtype=torch.int64))
         self.iteration: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))

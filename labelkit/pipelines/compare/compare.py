@@ -276,7 +276,7 @@ def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], ro
                 row.name,
                 row.describe_label_count(),
                 row.network if row.name in METHODS else None,
-                length_text(row),
+                format_training_length(row),
                 *(format_percent_and_std(scores[name]) if name in scores else None for name in _SHOWN_SCORES),
                 f"{minutes['mean']:.2f}{spread}" if minutes else None,
                 round(float(str(memory["mean"]))) if memory else None,
@@ -294,7 +294,7 @@ def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], ro
     return Table(title, columns, lines), *failed
 
 
-def length_text(row: Row) -> str | None:
+def format_training_length(row: Row) -> str | None:
     """Describe the training length, with its fraction of the preset's length and a note if over budget."""
     if not row.runs or "length" not in row.runs[0]:
         return None

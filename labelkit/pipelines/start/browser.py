@@ -78,7 +78,7 @@ def start_in_browser(
     return run_start(config.model_copy(update={"new_classes": later if done["actions"] else said}))
 
 
-def read_start_call(config: LabelConfig) -> StartConfig | None:
+def read_start_options(config: LabelConfig) -> StartConfig | None:
     """Return the options of the ``start`` run that created the store of ``label --serve``, to rerun it with new labels.
 
     Returns ``None`` if there was no such run, or it cannot be repeated: the photos have been moved, another result is

@@ -442,7 +442,7 @@ def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[Embeddin
     return found
 
 
-def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
+def count_moved_images(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
     """Count the rows whose image files are now at a path that the store does not list."""
     wanted, old = {store.sha256[row].tobytes().hex() for row in rows}, set(store.sample_ids)
     found = _find_moved_files(wanted, _Files(dataset, {}), [store])

@@ -111,7 +111,7 @@ class Record(BaseModel):
         commit_json(self.path, self.model_dump())
 
 
-def given_labels(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
+def labels_of_last_round(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return the user's labels, by path, on which the last finished round was based."""
     entry = find_last_finished_round(rounds, folder, "answer", "groups")
     if entry is None:

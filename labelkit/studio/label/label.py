@@ -30,7 +30,7 @@ from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import Labels, add_labels, add_predictions, drop_unused_classes, initial_labels
 from labelkit.studio.label.session import Session, restore_session
-from labelkit.studio.label.sets import check_set, write_set
+from labelkit.studio.label.sets import check_label_set, write_label_set
 from labelkit.studio.report.images import choose_images
 
 
@@ -47,7 +47,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
     """
     if config.serve:
         return serve_labels(config)
-    check_set(config)
+    check_label_set(config)
     warn_of_newer_store(config.index)
     store = open_store(config.index)
     split_rows(store, config.split)  # rejects an unknown split before anything is written
@@ -81,7 +81,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
         made.append(config.csv)
         values["csv"] = config.csv
     if config.export is not None and config.out is not None:
-        count = write_set(config, store, final)
+        count = write_label_set(config, store, final)
         values |= {"export": config.export, "out": config.out, "exported": count}
         made.append(config.out)
         tables.append(Table("label set", ["format", "images", "path"], [[config.export, count, config.out]]))

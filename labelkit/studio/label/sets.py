@@ -63,7 +63,7 @@ class _Set:
         return [None if label < 0 else self.class_names[label] for label in self.labels.tolist()]
 
 
-def check_set(config: LabelConfig) -> None:
+def check_label_set(config: LabelConfig) -> None:
     """Check in advance that a label set can be written to ``out``.
 
     Raises:
@@ -88,7 +88,7 @@ def check_set(config: LabelConfig) -> None:
         raise ConfigError("--out", f"the parent folder of {out} does not exist", "Create this folder first.")
 
 
-def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
+def write_label_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
     """Write images and labels atomically in another program's format, and return the number of images.
 
     Raises:

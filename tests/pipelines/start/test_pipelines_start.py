@@ -20,7 +20,7 @@ from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.errors import ConfigError, DatasetError, ResourceError, StoreError
 from labelkit.files import sha256_file
-from labelkit.options.base import StageConfig
+from labelkit.options.base import BaseConfig
 from labelkit.pipelines.start import given as given_module
 from labelkit.pipelines.start import record as records
 from labelkit.pipelines.start import run as run_module
@@ -335,7 +335,7 @@ def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     filled = {"next.csv": {first: "new"}, "novel.csv": {second: "other"}, "check.csv": {"004.png": "green"}}
     step = run_module._run
 
-    def fill_in(config: StageConfig) -> SimpleResult:
+    def fill_in(config: BaseConfig) -> SimpleResult:
         result = step(config)
         name = Path(getattr(config, "out", "")).name.removeprefix(".")
         if name in filled:
@@ -1120,9 +1120,9 @@ def test_what_was_changed_in_given_csv_stays_although_the_old_labels_are_passed_
     assert labels_in(given) == expected
 
     folder, rounds = given.parent, records.Record.read(given.parent).rounds
-    assert records.given_labels(folder, rounds) == expected
+    assert records.labels_of_last_round(folder, rounds) == expected
     flip_bit(folder / "photos.h5.results" / f"{rounds[-1]['answer']}.h5", "confidence")
-    assert records.given_labels(folder, rounds) == {}
+    assert records.labels_of_last_round(folder, rounds) == {}
 
 
 def test_a_class_that_is_called_like_a_group_is_no_group(photos: Path, tmp_path: Path) -> None:

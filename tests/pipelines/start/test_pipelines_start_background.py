@@ -10,7 +10,7 @@ import pytest
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.errors import DatasetError
-from labelkit.options.base import StageConfig
+from labelkit.options.base import BaseConfig
 from labelkit.pipelines.start import background
 from labelkit.pipelines.start import run as run_module
 from labelkit.progress import current_progress, use_progress
@@ -18,7 +18,7 @@ from tests.pipelines.squares import run, write_labels
 from tests.running import Heard
 
 
-def step(config: StageConfig) -> SimpleResult:
+def step(config: BaseConfig) -> SimpleResult:
     """Say something; the name of the file decides what comes of it."""
     assert isinstance(config, FindOddConfig)
     current_progress().message(f"message {os.getpid()}")
