@@ -142,16 +142,16 @@ class PredictionRule:
         totals = shares.sum(axis=1, keepdims=True)
         return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
 
-    def average_neighbor_probabilities(self, cosines: NDArray[np.floating[Any]], places: NDArray[np.int64]) -> Doubles:
+    def average_neighbor_probabilities(self, cosines: NDArray[np.floating[Any]], indices: NDArray[np.int64]) -> Doubles:
         """Average the group probabilities (m, k) of the nearest stored images, weighted by cosine; 0 if none is near.
 
         Args:
             cosines: (m, b) cosines to the nearest stored rows.
-            places: (m, b) indices of these rows in ``shares``.
+            indices: (m, b) indices of these rows in ``shares``.
         """
         weights = np.maximum(cosines.astype(np.float64), 0) ** _POWER
         totals = weights.sum(axis=1, keepdims=True)
-        mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[places].astype(np.float64))
+        mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[indices].astype(np.float64))
         return np.where(totals > 0, mixed / np.where(totals > 0, totals, 1), 0)
 
     def predict(self, embeddings: NDArray[np.float32], stored: Any) -> Confidences:

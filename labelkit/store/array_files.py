@@ -35,9 +35,9 @@ class Matches:
         """Return the number of pairs."""
         return len(self.pairs)
 
-    def select(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
+    def select(self, selection: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
         """Return the pairs selected by positions or by a boolean mask."""
-        return Matches(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+        return Matches(**{field.name: getattr(self, field.name)[selection] for field in fields(self)})
 
     def reversed(self) -> Matches:
         """Return the same pairs with the first and second image swapped."""
@@ -102,15 +102,15 @@ class MatchFile:
     content_digest: str
 
 
-def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> str:
+def write_matches(path: Path, match_file: MatchFile, *, overwrite: bool = False) -> str:
     """Write matches to a file atomically and return its content digest; see ``write_prototypes``."""
-    images = _stored(schema.MATCHED_IMAGE_COLUMNS, found)
+    images = _stored(schema.MATCHED_IMAGE_COLUMNS, match_file)
     datasets = {
-        **_stored(schema.MATCH_COLUMNS, found.matches),
+        **_stored(schema.MATCH_COLUMNS, match_file.matches),
         **images,
-        "sample_ids": encode_strings(found.sample_ids),
+        "sample_ids": encode_strings(match_file.sample_ids),
     }
-    contents = Contents.of(schema.FORMAT_MATCHES, datasets, created_by=MADE_BY, recipe=found.recipe)
+    contents = Contents.of(schema.FORMAT_MATCHES, datasets, created_by=MADE_BY, recipe=match_file.recipe)
     return write_small_file(path, contents, overwrite=overwrite)
 
 

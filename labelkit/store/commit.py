@@ -54,12 +54,12 @@ def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def translate_os_errors(place: str | os.PathLike[str]) -> Iterator[None]:
+def translate_os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Convert operating-system errors to errors with a remedy for the user."""
     try:
         yield
     except OSError as error:
-        raise resource_error(error, os.fspath(place)) from error
+        raise resource_error(error, os.fspath(path)) from error
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:

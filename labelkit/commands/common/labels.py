@@ -174,13 +174,13 @@ def override_listing_labels(
 
 
 def make_labeled_array(
-    store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
+    store: EmbeddingStore, rows: NDArray[np.int64], usable_labels: UsableLabels
 ) -> dict[str, NDArray[np.generic] | list[str]]:
     """Return the mask ``labeled`` (n,) uint8 for a result, or nothing if only the store's own labels are used."""
-    if not given.source:
+    if not usable_labels.source:
         return {}
     labeled = np.zeros(store.n, dtype=np.uint8)
-    labeled[rows] = given.labeled
+    labeled[rows] = usable_labels.labeled
     return {"labeled": labeled}
 
 

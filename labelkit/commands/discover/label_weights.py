@@ -38,14 +38,14 @@ LABEL_WEIGHTS = "label_weights"
 
 
 def compute_label_weights(
-    store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels, previous: Path, result: str
+    store: EmbeddingStore, rows: NDArray[np.int64], usable_labels: UsableLabels, previous: Path, result: str
 ) -> NDArray[np.float64]:
     """Return the weights (n,) float64 in (0, 1] of labels: computed if added since a prediction, otherwise unchanged.
 
     Args:
         store: store of the labeled images.
         rows: (n,) row numbers in the store.
-        given: labels of these rows.
+        usable_labels: labels of these rows.
         previous: store of the earlier predictions.
         result: name of the earlier predictions; new labels have weight 1 if its probabilities are not stored.
     """
@@ -59,8 +59,8 @@ def compute_label_weights(
     weights = np.ones(len(rows))
     kept = np.asarray(earlier.arrays.get(LABEL_WEIGHTS, np.ones(before.n)), dtype=np.float64)
     names, kinds = np.array([*found.labels, ""]), np.array([*found.kinds, ""])
-    now = np.array([*given.class_names, ""])[given.labels]
-    known = (then >= 0) & given.labeled
+    now = np.array([*usable_labels.class_names, ""])[usable_labels.labels]
+    known = (then >= 0) & usable_labels.labeled
     same = known & (kinds[then] == "given") & (names[then] == now)
     weights[same] = kept[then[same]]
     fresh = known & np.isin(kinds[then], ("known", "new", "unsure")) & np.isin(now, names[kinds == "given"])

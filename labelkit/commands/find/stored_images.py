@@ -101,9 +101,9 @@ class StoredImages:
         """Return the number of skipped images for each reason, as JSON."""
         return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
 
-    def name(self, place: int) -> str:
+    def name(self, position: int) -> str:
         """Return the path of an image as recorded in the store."""
-        return self.store.sample_ids[int(self.rows[place])]
+        return self.store.sample_ids[int(self.rows[position])]
 
     def draw(self, config: FindConfig, lines: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
         """Write the contact sheet, if requested and not empty; each line is a list of (position, captions) pairs."""

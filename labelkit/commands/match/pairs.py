@@ -155,27 +155,27 @@ class KeypointImages:
         self.from_cache: set[int] = set()
         self.keypoints = lru_cache(_HELD_IMAGES)(self._load_keypoints)
 
-    def name(self, place: int) -> str:
+    def name(self, position: int) -> str:
         """Return the name of an image."""
-        return self._dataset.sample_ids[self._rows[place]]
+        return self._dataset.sample_ids[self._rows[position]]
 
-    def read_pixels(self, place: int) -> NDArray[np.uint8]:
+    def read_pixels(self, position: int) -> NDArray[np.uint8]:
         """Read an image as (h, w, c) uint8.
 
         Raises:
             BadImageError: the image cannot be read.
             DatasetError: the image has changed since it was embedded.
         """
-        encoded = self._dataset.source.read(self._rows[place])
-        if encoded.sha256 != self.sha256[place].tobytes():
+        encoded = self._dataset.source.read(self._rows[position])
+        if encoded.sha256 != self.sha256[position].tobytes():
             problem = "has changed since it was embedded"
-            raise DatasetError(self.name(place), problem, "Restore the image, or run `labelkit embed` again.")
+            raise DatasetError(self.name(position), problem, "Restore the image, or run `labelkit embed` again.")
         return encoded.decode(self._dataset.in_channels)
 
-    def count_keypoints(self, place: int) -> int | str:
+    def count_keypoints(self, position: int) -> int | str:
         """Return the number of keypoints of an image, cached or newly detected, or the reason why it is unreadable."""
         try:
-            return len(self.keypoints(place).points)
+            return len(self.keypoints(position).points)
         except BadImageError as error:
             return error.reason
 

@@ -260,10 +260,10 @@ def list_images(root: Path, folder: str) -> list[str]:
         raise DatasetError(str(root / folder), problem, "Check the permissions of this folder.") from error
 
 
-def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> dict[str, list[str]]:
+def list_class_folders(folder: Path, names: Collection[str] | None = None) -> dict[str, list[str]]:
     """Return the image files in each class folder, following symbolic links, in no particular order.
 
-    If ``wanted`` is set, all other folders count as empty.
+    If ``names`` is set, all other folders count as empty.
 
     Raises:
         DatasetError: a folder cannot be listed.
@@ -271,7 +271,7 @@ def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> d
     try:
         with os.scandir(folder) as entries:
             classes = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-        files = {name: _names_in(folder / name) if wanted is None or name in wanted else [] for name in classes}
+        files = {name: _names_in(folder / name) if names is None or name in names else [] for name in classes}
     except OSError as error:
         problem = f"cannot be listed: {error.strerror}"
         raise DatasetError(str(error.filename or folder), problem, "Check the permissions of this folder.") from error

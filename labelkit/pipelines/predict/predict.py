@@ -38,14 +38,14 @@ from labelkit.store.reader import LazyRows
 from labelkit.store.results import Result, list_results, newest_name, read_result
 
 
-def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result, PredictionRule]:
+def load_prediction_source(location: Path, result: str | None) -> tuple[EmbeddingStore, Result, PredictionRule]:
     """Open a store, its predictions or groups (default: the newest predictions), and their rule for new photos.
 
     Raises:
-        ConfigError: ``place`` is neither a store nor an output folder of ``start``.
+        ConfigError: ``location`` is neither a store nor an output folder of ``start``.
         StoreError: the store has no such result, or the result cannot be used.
     """
-    path, name = (place, result) if is_store(place) else _find_last_round(place, result)
+    path, name = (location, result) if is_store(location) else _find_last_round(location, result)
     store = open_store(path)
     if name is None:
         name = newest_name(list_results(store), "answer")

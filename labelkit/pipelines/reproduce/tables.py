@@ -213,20 +213,20 @@ IN_DATA_ROOT = "{data_root}/"
 """Prefix of files in the data folder, as written in tables."""
 
 
-def select_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
+def select_rows(table: PublishedTable, name_parts: Sequence[str] | None) -> list[Row]:
     """Select rows of a published table by parts of their names; ``None`` selects all rows.
 
     Raises:
         ConfigError: a part matches no row, or several.
     """
-    if wanted is None:
+    if name_parts is None:
         return list(table.rows)
     names = {_without_spaces(row.name): row for row in table.rows}
     chosen, at = [], 0
-    while at < len(wanted):
+    while at < len(name_parts):
         # commas separate the list but also occur in names, so the longest sequence of parts that matches a row is used
-        for end in range(len(wanted), at, -1):
-            text = _without_spaces(",".join(wanted[at:end]))
+        for end in range(len(name_parts), at, -1):
+            text = _without_spaces(",".join(name_parts[at:end]))
             fitting = [names[text]] if text in names else [row for name, row in names.items() if text in name]
             if len(fitting) == 1:
                 break
