@@ -151,7 +151,7 @@ def choose_covering(
     generator: np.random.Generator,
     weights: ArrayLike | None = None,
 ) -> tuple[Ids, NDArray[np.float64]]:
-    r"""Choose samples greedily to minimize the weighted sum of squared distances to each sample's nearest choice.
+    r"""Choose samples greedily to minimize the weighted sum of squared distances to the nearest chosen sample.
 
     The sum is :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`. If C is empty, every distance counts as the largest
     possible, so that the first choice is the weighted medoid.

@@ -75,7 +75,7 @@ class EMATeacher(nn.Module):
 
     @torch.no_grad()
     def update(self, student: nn.Module) -> None:
-        """Move the weights one EMA step toward ``student``; ``KeyError``: it lacks parameters or buffers."""
+        """Move the weights one EMA step toward ``student``; ``KeyError`` if it lacks parameters or buffers."""
         ema_update(self.module, student, self.decay, buffers="copy")
 
 

@@ -121,7 +121,7 @@ def write_result(
         with open_result(store, name) as packed:
             if packed.content_digest != sealed.content_digest:
                 state, note = "and has other content", "A packed file is never changed."
-                raise output_exists_error(packed.place(""), "--result", state=state, note=note, replaceable=False)
+                raise output_exists_error(packed.location_of(""), "--result", state=state, note=note, replaceable=False)
         return store.path
     if not path.parent.is_dir():
         with translate_os_errors(path.parent):
@@ -153,7 +153,7 @@ def check_owner(file: CheckedFile, store: EmbeddingStore) -> None:
     if root.get("store_digest") != store.content_digest:
         then = "" if root.get("n") == store.n else f", with {root.get('n')} images instead of {store.n}"
         problem, again = f"was created from another version of {store.path}{then}", f"`labelkit {root.get('stage')}`"
-        raise Mismatch(file.place(""), problem, f"Recreate the result with --overwrite ({again}), or delete it.")
+        raise Mismatch(file.location_of(""), problem, f"Recreate the result with --overwrite ({again}), or delete it.")
 
 
 def parse_result(file: CheckedFile, path: Path, name: str) -> Result:
@@ -176,7 +176,7 @@ def parse_result(file: CheckedFile, path: Path, name: str) -> Result:
         params=file.read_json("", "params"),
         stage=str(root.get("stage", "")),
         path=path,
-        where=file.place(""),
+        where=file.location_of(""),
         gallery_digest=str(root.get("gallery_digest", "")),
         content_digest=file.content_digest,
     )
@@ -269,7 +269,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
         if path.exists():
             with open_file(path, schema.FORMAT_RESULT) as beside:
                 if beside.content_digest != packed.content_digest:
-                    problem = f"differs from the result of the same name inside the store, {packed.place('')}"
+                    problem = f"differs from the result of the same name inside the store, {packed.location_of('')}"
                     raise StoreError(str(path), problem, "Rename or delete the file next to the store.")
         yield packed
 

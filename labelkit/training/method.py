@@ -149,7 +149,7 @@ class Monitor(ABC):
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Return metrics; raise ``DivergenceError`` if continuing is pointless."""
 
-    def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+    def score_before_training(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Return scores of the features before training, for a later comparison; empty by default."""
         return {}
 

@@ -182,7 +182,7 @@ class Trainer:
         if self.monitor is None or not self.monitor.compares_with_start:
             return {}
         self.method.eval()
-        scores = self.monitor.before(self.method, self._state(log_now=False))
+        scores = self.monitor.score_before_training(self.method, self._state(log_now=False))
         return {name: float(value) for name, value in scores.items()}
 
     def _train_epoch(self) -> bool:

@@ -40,7 +40,7 @@ LABEL_WEIGHTS = "label_weights"
 def compute_label_weights(
     store: EmbeddingStore, rows: NDArray[np.int64], usable_labels: UsableLabels, previous: Path, result: str
 ) -> NDArray[np.float64]:
-    """Return the weights (n,) float64 in (0, 1] of labels: computed if added since a prediction, otherwise unchanged.
+    """Return label weights (n,) in (0, 1]: computed for labels added since the prediction, unchanged for others.
 
     Args:
         store: store of the labeled images.
@@ -104,7 +104,7 @@ def weigh_surrounded_labels(features: NDArray[np.float32], labels: NDArray[np.in
 
 
 def keep_informative_rows(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask (n,) without the labels of groups that were labeled as a whole, but for two in each class."""
+    """Return a mask (n,) that excludes the labels of groups labeled as a whole, except for two in each class."""
     weights = weigh_surrounded_labels(features, labels)
     kept = weights == 1
     for label in np.unique(labels[~kept]):

@@ -140,7 +140,7 @@ def split_blocks(n: int) -> Blocks:
 
 
 def joint_sort_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
-    """Sort items and thresholds together, in an order that serves to compute cumulative sums of several payloads.
+    """Sort items and thresholds together, in an order from which cumulative sums of several payloads can be computed.
 
     See :meth:`MergedOrder.sums`.
 

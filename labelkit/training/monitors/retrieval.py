@@ -36,7 +36,7 @@ class RetrievalMonitor(Monitor):
             return metrics
         return metrics | {"similarity_sd": compute_similarity_spread(embeddings)}
 
-    def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+    def score_before_training(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score the pooled features of the backbone, since the embedding layer starts from random weights."""
         return self._search(getattr(method.network, "features", method.network.embed), state)[0]
 
