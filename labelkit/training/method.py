@@ -142,7 +142,7 @@ class ScoreTable:
 class Monitor(ABC):
     """Evaluator that scores the network after epochs and may use labels hidden from the method."""
 
-    #: Whether ``before`` returns scores.
+    #: Whether ``score_before_training`` returns scores.
     compares_with_start: ClassVar[bool] = False
 
     @abstractmethod

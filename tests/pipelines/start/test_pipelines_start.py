@@ -432,7 +432,7 @@ def test_interrupted_after_any_step_it_ends_with_the_same_bytes(
     run(photos, labels=known, out=out, num_classes=3)
     whole = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     shutil.rmtree(out)
-    noted = records.Record.note
+    noted = records.Record.record_step
     calls = []
 
     def stop(self: records.Record, *given: object) -> None:
@@ -723,7 +723,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
     write_labels(folder / "next.csv", [int(asked[:3])])
     other = next(f"{i:03d}.png" for i in range(8, 30) if i % 3 != int(asked[:3]) % 3)
     rename(photos, {asked: other, other: asked, "000.png": "001.png", "001.png": "000.png"})
-    noted, do = records.Record.note, run_module._do_step
+    noted, do = records.Record.record_step, run_module._do_step
 
     def stop_before(*given: object) -> dict[str, object]:
         if step == "the tables":
@@ -1007,7 +1007,7 @@ def test_photos_that_come_after_an_interruption_are_taken_in(
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
     out = tmp_path / "out"
     run(photos, labels=known, out=out, num_classes=3)
-    noted = records.Record.note
+    noted = records.Record.record_step
 
     def stop(self: records.Record, *given: object) -> None:
         noted(self, *given)  # type: ignore[arg-type]
