@@ -30,11 +30,11 @@ from benchmarks.answer_table import draw, read_set, right, rule
 Values = dict[str, Any]
 
 
-def _as_if_all_labels_were_used(evidence: calibrate.Evidence) -> calibrate.Calibration:
+def _as_if_all_labels_were_used(evidence: calibrate.CalibrationEvidence) -> calibrate.Calibration:
     return _calibrate(replace(evidence, more_labels=1.0))
 
 
-_calibrate: Callable[[calibrate.Evidence], calibrate.Calibration] = calibrate.calibrate
+_calibrate: Callable[[calibrate.CalibrationEvidence], calibrate.Calibration] = calibrate.calibrate
 PARTS: dict[str, list[tuple[Any, Values]]] = {
     "": [],
     "label diffusion": [(few_label_classifier, {"_DIFFUSION_POWER": 0.0})],

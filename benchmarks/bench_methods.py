@@ -72,7 +72,7 @@ class BareTrainer(Trainer):
             method.on_phase_start(state)
         self._set_lr(max(0, clock.step_in_epoch - 1), updates)
         method.on_epoch_start(state)
-        batches = self._loader().epoch(clock.epoch, start_step=clock.step_in_epoch)
+        batches = self._loader().epoch_batches(clock.epoch, start_step=clock.step_in_epoch)
         while clock.step_in_epoch < updates:
             self._set_lr(clock.step_in_epoch, updates)
             log_now = (clock.step + 1) % config.log_every_steps == 0

@@ -83,7 +83,7 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
         if reuse:
             plan = plan_reuse(method, bank, config, runtime, phase)
             assert plan is not None
-            seconds = plan.seconds() / len(bank.rows)
+            seconds = plan.estimate_seconds() / len(bank.rows)
             source = plan.build_timing_bank()
         assert isinstance(source, CachedViewBank) == reuse
         norm = Normalize(method.network.input_spec.mean, method.network.input_spec.std)
@@ -96,7 +96,7 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
 
         def step() -> float:
             begin = time.perf_counter()
-            batch = next(loader.epoch(next(epoch)))
+            batch = next(loader.epoch_batches(next(epoch)))
             loss = method.training_step(batch).loss
             optimizer.zero_grad()
             loss.backward()

@@ -155,7 +155,7 @@ def against_bare_loop(folder: Path) -> Row:
     """Compare SimGCD with the trainer and with a bare loop on the same views."""
     task = make_task("simgcd", **CONSTANT)
     loader = task.loader()
-    batches = itertools.chain.from_iterable(loader.epoch(epoch) for epoch in itertools.count())
+    batches = itertools.chain.from_iterable(loader.epoch_batches(epoch) for epoch in itertools.count())
     ours = TrainerSteps(task, folder / "bare", NANO_STEPS)
     peer = BareSteps(task, batches, NANO_STEPS)
     row = compare(BARE, ours.run, peer.run, wanted=Wanted(">=", 0.95), repetitions=NANO_REPETITIONS, warmups=WARMUPS)
@@ -169,7 +169,7 @@ def against_ready_batches(folder: Path) -> Row:
     return compare(
         f"{BARE} with ready batches",
         TrainerSteps(task, folder / "ready", NANO_STEPS).run,
-        BareSteps(task, itertools.cycle(list(task.loader().epoch(0))), NANO_STEPS).run,
+        BareSteps(task, itertools.cycle(list(task.loader().epoch_batches(0))), NANO_STEPS).run,
         wanted=Wanted(""),
         repetitions=READY_REPETITIONS,
         warmups=WARMUPS,

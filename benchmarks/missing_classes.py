@@ -5,9 +5,9 @@
 The sets are those of ``benchmarks.answer_table``; a number of images and classes of each set is drawn once. In each
 draw, classes are left unlabeled until they have a given number of images in total (excess images of the last class are
 removed). Some images of each other class are labeled. For each set, number of labels and size, a line shows the
-percentage of unlabeled images that belong to unlabeled classes; its estimate from distances (``NewShare.share``, not
-clipped) with the standard deviation over draws; and in how many draws such classes were found. Size 0: all classes are
-labeled.
+percentage of unlabeled images that belong to unlabeled classes; its estimate from distances (``NewClassShare.share``,
+not clipped) with the standard deviation over draws; and in how many draws such classes were found. Size 0: all classes
+are labeled.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def is_found(rows: Floats, truth: Ints, labels: Ints) -> tuple[bool, float]:
         estimates: list[float] = []
         whole = unlabeled_classes.estimate_new_share
 
-        def kept(*given: Any, **options: Any) -> unlabeled_classes.NewShare:
+        def kept(*given: Any, **options: Any) -> unlabeled_classes.NewClassShare:
             near = whole(*given, **options)
             estimates.append(near.share)
             return near

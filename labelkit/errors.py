@@ -160,7 +160,7 @@ class Interrupted(BaseException):
         super().__init__(signum)
 
 
-def output_exists(
+def output_exists_error(
     where: object, *options: str, state: str = "", instead: str = "", note: str = "", replaceable: bool = True
 ) -> OutputExistsError:
     """Build the error for an existing output, with the same wording for all commands.

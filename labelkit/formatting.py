@@ -27,11 +27,11 @@ def percent_range(low: float, high: float) -> str:
     return f"{percent(low)} - {percent(high)}"
 
 
-def first_few(texts: Iterable[str], limit: int = 3, between: str = ", ") -> str:
+def join_first_few(texts: Iterable[str], limit: int = 3, separator: str = ", ") -> str:
     """Join the first few texts, and append the number of the others: ``a, b and 7 more``, or ``a; b; and 7 more``."""
     listed = list(texts)
-    shown, more = between.join(listed[:limit]), len(listed) - limit
-    return shown if more <= 0 else f"{shown}{' ' if between == ', ' else between}and {more:,} more"
+    shown, more = separator.join(listed[:limit]), len(listed) - limit
+    return shown if more <= 0 else f"{shown}{' ' if separator == ', ' else separator}and {more:,} more"
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:

@@ -11,7 +11,7 @@ from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, PANELS, build_app
 from labelkit.cli.options import COMMON_PANEL
 from labelkit.options.base import (
-    StageConfig,
+    BaseConfig,
     allows_none,
     bounds,
     choices,
@@ -27,7 +27,7 @@ from generate.markdown import Page, block, code, page, table, text
 
 FOLDER = "reference/commands"
 Words = tuple[str, ...]
-_CONFIGS: dict[Words, type[StageConfig]] = {config.command: config for config in CONFIG_CLASSES}
+_CONFIGS: dict[Words, type[BaseConfig]] = {config.command: config for config in CONFIG_CLASSES}
 
 
 def command_pages() -> list[Page]:
@@ -110,7 +110,7 @@ def _command_page(words: Words, command: Any) -> str:
     )
 
 
-def _in_python(words: Words, config: type[StageConfig] | None) -> str:
+def _in_python(words: Words, config: type[BaseConfig] | None) -> str:
     """Return the call of a command's function, with the arguments that it needs."""
     if config is None:
         return ""
@@ -146,11 +146,11 @@ def _help_parts(command: Any) -> tuple[str, str]:
     return words.strip(), example.strip()
 
 
-def _option_table(parameters: list[Any], config: type[StageConfig] | None) -> str:
+def _option_table(parameters: list[Any], config: type[BaseConfig] | None) -> str:
     return table(["Option", "Value", "Default", "Meaning"], [_row(parameter, config) for parameter in parameters])
 
 
-def _row(parameter: Any, config: type[StageConfig] | None) -> list[str]:
+def _row(parameter: Any, config: type[BaseConfig] | None) -> list[str]:
     names = ", ".join(code(name) for name in (*parameter.opts, *parameter.secondary_opts))
     field = config.model_fields.get(parameter.name) if config else None
     if field is not None and read_field_extra(field, "positional"):

@@ -69,7 +69,7 @@ class Candidates:
         self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
         self.eligible = np.ones(len(self._near), dtype=bool)
 
-    def exclude_near(self, distances: NDArray[np.float64]) -> None:
+    def exclude_near_duplicates(self, distances: NDArray[np.float64]) -> None:
         """Exclude near-duplicates of chosen samples, given squared distances (n,) to the nearest chosen sample."""
         self.eligible &= distances > self._limit
 
@@ -82,8 +82,8 @@ class Candidates:
             apart = self._squares[block, None] + squares - 2 * self._near[block] @ others.T
             self.eligible[block] &= apart.min(axis=1, initial=np.inf) > self._limit
 
-    def take(self, scores: NDArray[np.float64], tie: float = 0.0) -> int | None:
-        """Return the row with the highest score (n,), the first if tied, and exclude it; ``None`` if none is left."""
+    def take_best(self, scores: NDArray[np.float64], tie: float = 0.0) -> int | None:
+        """Return and exclude the row with the highest score (n,), the first if tied; ``None`` if none is left."""
         if not self.eligible.any():
             return None
         values = np.where(self.eligible, scores, -np.inf)
@@ -152,7 +152,7 @@ def choose_covering(
     generator: np.random.Generator,
     weights: ArrayLike | None = None,
 ) -> tuple[Ids, NDArray[np.float64]]:
-    r"""Choose samples greedily to minimize the weighted sum of squared distances to each sample's nearest choice.
+    r"""Choose samples greedily to minimize the weighted sum of squared distances to the nearest chosen sample.
 
     The sum is :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`. If C is empty, every distance counts as the largest
     possible, so that the first choice is the weighted medoid.
@@ -178,7 +178,7 @@ def choose_covering(
     tie = _TIE * farthest * float(amounts.sum())
     bounds = np.empty(len(rows))
     for block in blocks(len(rows), max(points.shape)):
-        bounds[block] = gain.exact(rows[block]) if len(labeled) else gain.upper_bound(rows[block])
+        bounds[block] = gain.exact_gains(rows[block]) if len(labeled) else gain.upper_bound(rows[block])
     chosen: list[int] = []
     gains: list[float] = []
     while len(chosen) < count:
@@ -208,8 +208,8 @@ class _Gain:
         self._squares: NDArray[np.float64] = _squares(self._points)
         self._amounts, self._nearest = amounts, nearest
 
-    def exact(self, rows: Rows) -> NDArray[np.float64]:
-        """Compute the exact gain (n,) float64 from choosing each row."""
+    def exact_gains(self, rows: Rows) -> NDArray[np.float64]:
+        """Compute the exact gains (n,) float64 from choosing each of the rows."""
         return np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
 
     def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
@@ -250,7 +250,7 @@ def _best_row(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) 
             return row, float(bounds[row])
         if len(stale) > _BOUNDS_AT_ONCE:
             stale = np.sort(stale[np.argpartition(-bounds[stale], _BOUNDS_AT_ONCE - 1)[:_BOUNDS_AT_ONCE]])
-        bounds[stale], fresh[stale] = gain.exact(rows[stale]), True
+        bounds[stale], fresh[stale] = gain.exact_gains(rows[stale]), True
 
 
 def choose_typical(
@@ -290,7 +290,7 @@ def choose_typical(
             typicality[cluster] = _typicality(rows[members])
         values = np.full(len(rows), -np.inf)
         values[members] = typicality[cluster]
-        row = candidates.take(values)
+        row = candidates.take_best(values)
         assert row is not None  # the cluster has an eligible row
         chosen.append(row)
         scores.append(float(values[row]))
@@ -324,7 +324,7 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
     scores = nearest
     if not len(labeled):
         scores = -find_nearest(rows, (column_sums(rows) / len(rows)).astype(np.float32)[None])[1]
-    while len(chosen) < count and (row := candidates.take(scores, tie)) is not None:
+    while len(chosen) < count and (row := candidates.take_best(scores, tie)) is not None:
         distances.append(float(np.sqrt(scores[row])) if len(labeled) or chosen else np.nan)
         chosen.append(row)
         scores = nearest = np.minimum(nearest, find_nearest(rows, rows[row : row + 1])[1])
@@ -341,21 +341,21 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
     """
     values = np.asarray(scores, dtype=np.float64)
     chosen: list[int] = []
-    while len(chosen) < count and (row := candidates.take(values, _TIE)) is not None:
+    while len(chosen) < count and (row := candidates.take_best(values, _TIE)) is not None:
         chosen.append(row)
     return np.array(chosen, dtype=np.int64)
 
 
-def find_nearest(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
-    """Find each row's nearest of the reference points (m, d) and its squared distance; ties go to the earlier point.
+def find_nearest(points: Rows, references: Rows) -> tuple[Ids, NDArray[np.float64]]:
+    """Find the reference (m, d) nearest to each point (n, d), and its squared distance; ties go to the earlier one.
 
     Returns:
-        (n,) int64, -1 if there are no reference points; (n,) float64, infinity if there are none.
+        (n,) int64, -1 if there are no references; (n,) float64, infinity if there are none.
     """
-    if not len(places):
+    if not len(references):
         return np.full(len(points), -1, dtype=np.int64), np.full(len(points), np.inf)
-    nearest, found = nearest_centroids(points, places), np.empty(len(points))
+    nearest, found = nearest_centroids(points, references), np.empty(len(points))
     for block in blocks(*points.shape):
-        apart = points[block].astype(np.float64) - places[nearest[block]]
+        apart = points[block].astype(np.float64) - references[nearest[block]]
         found[block] = _squares(apart)
     return nearest, found

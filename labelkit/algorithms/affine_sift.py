@@ -110,7 +110,7 @@ def match_images(first: Keypoints, second: Keypoints) -> tuple[NDArray[np.float6
     moved = normalized_homography(found, first.size, second.size)
     places = [normalized_points(start[inliers], first.size), normalized_points(end[inliers], second.size)]
     aspect = (first.size[1] / first.size[0], second.size[1] / second.size[0])
-    if not is_plausible(moved, places[0], aspect):
+    if not is_plausible_homography(moved, places[0], aspect):
         return None
     return moved / moved[2, 2], np.stack(places, axis=1)
 
@@ -148,7 +148,7 @@ def _root(descriptors: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.asarray(np.sqrt(values / np.maximum(values.sum(axis=1, keepdims=True), 1.0)))
 
 
-def is_plausible(
+def is_plausible_homography(
     homography: NDArray[np.float64], points: NDArray[np.float64], aspect: tuple[float, float] = (1.0, 1.0)
 ) -> bool:
     """Return whether a homography can plausibly relate two photos of the same plane.

@@ -44,7 +44,7 @@ class LinearSoftmaxClassifier:
 
 
 @dataclass(frozen=True)
-class AnswerRule:
+class PredictionRule:
     """Fitted rule that predicts the label of an image from its features."""
 
     class_of_group: NDArray[np.int64]  # (k,) int64, -1 = new; only the sign is used
@@ -111,7 +111,7 @@ class AnswerRule:
             own_group=own.get("own_group", settings.get("own_group", 1.0)),
         )
 
-    def start(self, features: NDArray[np.float32]) -> Doubles:
+    def predict_without_neighbors(self, features: NDArray[np.float32]) -> Doubles:
         """Compute group probabilities (m, k) from scaled features (m, d), without neighbors; rows sum to at most 1."""
         k = len(self.class_of_group)
         found = np.zeros((len(features), k)) if self.groups is None else self.groups(features)
@@ -131,29 +131,29 @@ class AnswerRule:
             own_group=self.own_group,
         )
 
-    def blend_neighbors(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
+    def blend_neighbors(self, features: NDArray[np.float32], neighbor_average: Doubles | None) -> Doubles:
         """Compute group probabilities (m, k) from scaled features (m, d) and nearest neighbors; rows sum to 1.
 
         Args:
             features: scaled features of images that are not stored rows.
-            near: (m, k) :meth:`average_neighbor_probabilities` of each image; ``None`` to use no neighbors.
+            neighbor_average: (m, k) :meth:`average_neighbor_probabilities` of each image; ``None`` to use no neighbors.
         """
-        shares = self.start(features)
-        if near is not None:
-            shares = (1 - self.alpha) * shares + self.alpha * near
+        shares = self.predict_without_neighbors(features)
+        if neighbor_average is not None:
+            shares = (1 - self.alpha) * shares + self.alpha * neighbor_average
         totals = shares.sum(axis=1, keepdims=True)
         return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
 
-    def average_neighbor_probabilities(self, cosines: NDArray[np.floating[Any]], places: NDArray[np.int64]) -> Doubles:
+    def average_neighbor_probabilities(self, cosines: NDArray[np.floating[Any]], indices: NDArray[np.int64]) -> Doubles:
         """Average the group probabilities (m, k) of the nearest stored images, weighted by cosine; 0 if none is near.
 
         Args:
             cosines: (m, b) cosines to the nearest stored rows.
-            places: (m, b) indices of these rows in ``shares``.
+            indices: (m, b) indices of these rows in ``shares``.
         """
         weights = np.maximum(cosines.astype(np.float64), 0) ** _POWER
         totals = weights.sum(axis=1, keepdims=True)
-        mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[places].astype(np.float64))
+        mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[indices].astype(np.float64))
         return np.where(totals > 0, mixed / np.where(totals > 0, totals, 1), 0)
 
     def predict(self, embeddings: NDArray[np.float32], stored: Any) -> Confidences:
@@ -255,7 +255,7 @@ def build_nearest_mean_rule(
     *,
     scaled: bool,
     roots: bool = False,
-) -> AnswerRule:
+) -> PredictionRule:
     """Build a rule that assigns each image to the group with the nearest mean and reports no confidence.
 
     Args:
@@ -266,7 +266,7 @@ def build_nearest_mean_rule(
         roots: whether features are the square roots of embeddings.
     """
     means = group_means(features, group_ids, len(is_new))
-    return AnswerRule(
+    return PredictionRule(
         class_of_group=np.where(is_new, -1, 0),
         unit_rows=scaled,
         classifier=None,

@@ -22,11 +22,11 @@ _GRID = 61
 
 
 @dataclass(frozen=True, slots=True)
-class NamedProbability:
-    """Softmax probability of one given column per sample, with its margin and the runner-up column.
+class ColumnProbability:
+    """Softmax probability of one chosen column per sample, with its margin and the runner-up column.
 
     Attributes:
-        confidence: (n,) float64 in [0, 1], probability of the named column.
+        confidence: (n,) float64 in [0, 1], probability of the chosen column.
         margin: (n,) float64 in [-1, 1], the confidence minus the largest other probability; negative if another
             column scores higher; 1 if there is only one column.
         runner_up: (n,) int64, column of the largest other probability, the first if tied; -1 if there is none.
@@ -145,35 +145,35 @@ def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def named_probability(scores: ArrayLike, named: ArrayLike, temperature: float) -> NamedProbability:
-    """Compute the softmax probability of one given column per sample, its margin and the runner-up column.
+def column_probability(scores: ArrayLike, chosen: ArrayLike, temperature: float) -> ColumnProbability:
+    """Compute the softmax probability of one chosen column per sample, its margin and the runner-up column.
 
     Args:
         scores: (n, k), see :func:`softmax`.
-        named: (n,) columns in ``[0, k)``, not necessarily those with the largest score.
+        chosen: (n,) columns in ``[0, k)``, not necessarily those with the largest score.
         temperature: T > 0.
 
     Raises:
-        ValueError: as in :func:`softmax`, or ``named`` does not match the scores.
+        ValueError: as in :func:`softmax`, or ``chosen`` does not match the scores.
     """
     values = _as_scores(scores)
-    columns = _as_columns(named, values.shape)
+    columns = _as_columns(chosen, values.shape)
     probabilities = softmax(values, temperature)
     every = np.arange(len(columns))
     confidence = probabilities[every, columns]
     if values.shape[1] == 1:
-        return NamedProbability(confidence, confidence.copy(), np.full(len(columns), -1, dtype=np.int64))
+        return ColumnProbability(confidence, confidence.copy(), np.full(len(columns), -1, dtype=np.int64))
     # Compare scores, not probabilities: low-scoring columns all have probability 0 in floating point.
     others = values.copy()
     others[every, columns] = -np.inf
     runner_up = others.argmax(axis=1).astype(np.int64)
     runner_up[runner_up == columns] = np.where(columns[runner_up == columns] == 0, 1, 0)
-    return NamedProbability(confidence, confidence - probabilities[every, runner_up], runner_up)
+    return ColumnProbability(confidence, confidence - probabilities[every, runner_up], runner_up)
 
 
 def fit_temperature(
     scores: ArrayLike,
-    named: ArrayLike,
+    chosen: ArrayLike,
     correct: ArrayLike,
     *,
     weights: ArrayLike | None = None,
@@ -181,19 +181,19 @@ def fit_temperature(
 ) -> float:
     r"""Fit the temperature that best calibrates the predicted probabilities.
 
-    Minimizes the binary negative log-likelihood of "the named column is correct" by a grid search over the logarithm
+    Minimizes the binary negative log-likelihood of "the chosen column is correct" by a grid search over the logarithm
     of T and Brent's bounded search around the best grid point:
 
     .. math:: -\sum_i w_i [ t_i \log c_i(T) + (1 - t_i) \log(1 - c_i(T)) ]
 
-    with c the softmax probability of the named column. The targets are Platt's, ``t = (N_+ + 1) / (N_+ + 2)`` for
+    with c the softmax probability of the chosen column. The targets are Platt's, ``t = (N_+ + 1) / (N_+ + 2)`` for
     correct and ``1 / (N_- + 2)`` for wrong samples, with N the total weight of each, so that a small sample without
-    errors does not lead to certainty. The likelihood depends only on whether the named column is correct, so samples
+    errors does not lead to certainty. The likelihood depends only on whether the chosen column is correct, so samples
     whose true column is unknown or does not exist can be included.
 
     Args:
         scores: (n, k), n >= 1, see :func:`softmax`.
-        named: (n,) integers in ``[0, k)``.
+        chosen: (n,) integers in ``[0, k)``.
         correct: (n,) bool, or fractions in [0, 1].
         weights: (n,) numbers >= 0 that sum to the number of independent observations; by default all 1.
         caution: z; return the largest T whose loss is at most :math:`z^2 / 2` above the minimum, the upper end of a
@@ -207,12 +207,12 @@ def fit_temperature(
     Raises:
         ValueError: shapes do not match, values are out of range, or all weights are 0.
     """
-    return fit_temperatures(scores, named, correct, weights=weights, cautions=(caution,))[0]
+    return fit_temperatures(scores, chosen, correct, weights=weights, cautions=(caution,))[0]
 
 
 def fit_temperatures(
     scores: ArrayLike,
-    named: ArrayLike,
+    chosen: ArrayLike,
     correct: ArrayLike,
     *,
     weights: ArrayLike | None = None,
@@ -220,7 +220,7 @@ def fit_temperatures(
 ) -> list[float]:
     """Fit one temperature for each given caution value, sharing a single search; see :func:`fit_temperature`."""
     values = _as_scores(scores)
-    columns = _as_columns(named, values.shape)
+    columns = _as_columns(chosen, values.shape)
     right = _as_shares(correct, len(columns), "correct")
     amounts = _as_weights(weights, len(columns))
     finite = np.isfinite(values)
@@ -368,12 +368,12 @@ def _as_scores(scores: ArrayLike) -> NDArray[np.float64]:
     return values
 
 
-def _as_columns(named: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    columns = as_ids(named, "named")
+def _as_columns(chosen: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    columns = as_ids(chosen, "chosen")
     if len(columns) != shape[0]:
-        raise ValueError(f"named must have shape ({shape[0]},), got {columns.shape}")
+        raise ValueError(f"chosen must have shape ({shape[0]},), got {columns.shape}")
     if columns.max() >= shape[1]:
-        raise ValueError(f"named must be below the number of columns ({shape[1]}), got {columns.max()}")
+        raise ValueError(f"chosen must be below the number of columns ({shape[1]}), got {columns.max()}")
     return columns
 
 

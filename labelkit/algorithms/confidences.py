@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.calibration import named_probability, softmax
+from labelkit.algorithms.calibration import column_probability, softmax
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -49,7 +49,7 @@ def confidences(shares: Doubles, class_of_group: Ints, temperature: float) -> Co
         block = shares[start : start + _BLOCK_ROWS]
         every = np.arange(len(block))
         scores, named = compute_log_probabilities(block), block.argmax(axis=1).astype(np.int64)
-        found, chances = named_probability(scores, named, temperature), softmax(scores, temperature)
+        found, chances = column_probability(scores, named, temperature), softmax(scores, temperature)
         best, best_confidence = np.full(len(block), -1, dtype=np.int64), np.zeros(len(block))
         if len(known):
             best = known[block[:, known].argmax(axis=1)]
@@ -67,6 +67,6 @@ def concatenate(parts: Sequence[Confidences]) -> Confidences:
     )
 
 
-def reorder(found: Confidences, order: Ints) -> Confidences:
+def select_predictions(predictions: Confidences, positions: Ints) -> Confidences:
     """Return the predictions of the samples at the given positions, in that order."""
-    return Confidences(*(column[order] for column in vars(found).values()))
+    return Confidences(*(column[positions] for column in vars(predictions).values()))

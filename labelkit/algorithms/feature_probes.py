@@ -189,9 +189,9 @@ def logistic_regression(
     weight = torch.zeros((num_classes, rows.shape[1]), dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(num_classes, dtype=torch.float64, requires_grad=True)
 
-    def objective(place: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def objective(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the loss and its gradient for the optimizer."""
-        vector_to_parameters(torch.from_numpy(place), [weight, bias])
+        vector_to_parameters(torch.from_numpy(parameters), [weight, bias])
         weight.grad = bias.grad = None
         losses = torch.nn.functional.cross_entropy(rows @ weight.T + bias, classes, reduction="sum")
         loss = losses / len(rows) + l2 / 2 * weight.square().sum()

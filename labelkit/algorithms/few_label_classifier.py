@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import (
-    AnswerRule,
     LinearSoftmaxClassifier,
+    PredictionRule,
     blend_classifier,
     build_nearest_mean_classifier,
 )
@@ -76,7 +76,7 @@ class RefittableClassifier:
             moved = moved @ self._basis
         self._moved = moved * np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
 
-    def class_shares(self, labels: Ints, classes: Ints) -> Doubles:
+    def class_probabilities(self, labels: Ints, classes: Ints) -> Doubles:
         """Compute class probabilities (n, c) with the classifier alone; rows sum to 1.
 
         Args:
@@ -103,7 +103,7 @@ class RefittableClassifier:
             model = LogisticRegression(C=_REGRESSION_C, max_iter=200)
             return model.fit(self._moved[rows], columns, self._weights(rows))
 
-    def classifier(self, labels: Ints, classes: Ints) -> LinearSoftmaxClassifier:
+    def fit_classifier(self, labels: Ints, classes: Ints) -> LinearSoftmaxClassifier:
         """Fit a logistic regression to these labels, which predicts class probabilities for other images."""
         rows = np.flatnonzero(labels >= 0)
         columns = np.searchsorted(classes, labels[rows])
@@ -117,10 +117,10 @@ class RefittableClassifier:
         weights = np.asarray(weights if basis is None else weights @ basis.T, dtype=np.float64) * scale
         return LinearSoftmaxClassifier(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
 
-    def rule(
+    def build_rule(
         self, labels: Ints, group_ids: Ints, class_of_group: Ints, shares: Doubles, *, group_weight: float = 1.0
-    ) -> AnswerRule:
-        """Return the prediction rule for other images, whose features must be scaled like those of the samples.
+    ) -> PredictionRule:
+        """Build the prediction rule for other images, whose features must be scaled like those of the samples.
 
         Args:
             labels: (n,), -1 = none.
@@ -131,10 +131,10 @@ class RefittableClassifier:
         """
         classes = np.unique(labels[labels >= 0])
         means = group_means(self.features, group_ids, len(class_of_group))
-        return AnswerRule(
+        return PredictionRule(
             class_of_group=class_of_group,
             unit_rows=False,
-            classifier=self.classifier(labels, classes) if len(classes) else None,
+            classifier=self.fit_classifier(labels, classes) if len(classes) else None,
             class_columns=_columns(classes, class_of_group),
             groups=build_nearest_mean_classifier(means, _GROUP_TEMPERATURE * self._scale),
             classifier_share=1.0,
@@ -145,7 +145,7 @@ class RefittableClassifier:
             group_weight=group_weight,
         )
 
-    def shares(
+    def probabilities(
         self,
         labels: Ints,
         group_ids: Ints | None = None,
@@ -166,7 +166,7 @@ class RefittableClassifier:
         own = np.searchsorted(classes, labels[rows])
         seeds = np.zeros((len(labels), len(classes)))
         seeds[rows, own] = self._weights(rows)
-        start = self.class_shares(labels, classes)
+        start = self.class_probabilities(labels, classes)
         if len(classes) > 1:
             power = _DIFFUSION_POWER * len(classes) / seeds.sum()
             start *= (diffuse_labels(self.graph, seeds) + _DIFFUSION_FLOOR) ** power
@@ -198,13 +198,13 @@ def _columns(classes: Ints, class_of_group: Ints) -> Ints:
     return np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes], dtype=np.int64)
 
 
-def cross_validate(judge: RefittableClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
+def cross_validate(classifier: RefittableClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
     """Cross-validate the labels and return a bool mask (m,) of those predicted correctly.
 
     Labels that are the only one of their class are skipped.
 
     Args:
-        judge: classifier for the samples.
+        classifier: classifier for the samples.
         labels: (n,), -1 = none.
         generator: draws the folds.
     """
@@ -219,5 +219,5 @@ def cross_validate(judge: RefittableClassifier, labels: Ints, generator: np.rand
         kept = np.where(hidden, -1, labels)
         remaining = np.unique(kept[kept >= 0])
         if hidden.any() and len(remaining) > 1:
-            right.append(remaining[judge.shares(kept)[hidden].argmax(axis=1)] == labels[hidden])
+            right.append(remaining[classifier.probabilities(kept)[hidden].argmax(axis=1)] == labels[hidden])
     return np.concatenate(right)

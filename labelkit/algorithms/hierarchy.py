@@ -58,7 +58,7 @@ class ClassSpace:
     directions: NDArray[np.float64]  # (d, e) principal directions, e at most 128
     scales: NDArray[np.float64] | None  # (e, e) scaling matrix, or ``None`` without labels
 
-    def place(self, rows: Rows) -> Floats:
+    def project(self, rows: Rows) -> Floats:
         """Project samples (n, d) into the space.
 
         Returns:
@@ -92,22 +92,22 @@ def fit_class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.rand
     return space.scaled(rows[known], labels[known]) if len(known) else space
 
 
-def move_to_neighbors(places: Floats) -> Floats:
+def move_toward_neighbors(embeddings: Floats) -> Floats:
     """Move embeddings toward their neighbors by a random walk on the neighbor graph (step 3 of the module).
 
     Args:
-        places: (m, d) unit-norm or all-zero rows; at most a few thousand, since all pairs are compared.
+        embeddings: (m, d) unit-norm or all-zero rows; at most a few thousand, since all pairs are compared.
 
     Returns:
         (m, d) unit-norm or all-zero rows.
     """
     from scipy.sparse import csr_array
 
-    count = len(places)
+    count = len(embeddings)
     width = min(_NEIGHBORS, count - 1)
     if width < 1:
-        return places
-    squares = np.maximum(2 - 2 * (places @ places.T), 0)
+        return embeddings
+    squares = np.maximum(2 - 2 * (embeddings @ embeddings.T), 0)
     np.fill_diagonal(squares, np.inf)
     near = np.argpartition(squares, width - 1, axis=1)[:, :width]
     found = np.take_along_axis(squares, near, axis=1).astype(np.float64)
@@ -117,7 +117,7 @@ def move_to_neighbors(places: Floats) -> Floats:
     edges = csr_array((weights.ravel(), (starts, near.ravel())), shape=(count, count))
     edges = csr_array(edges + edges.T)
     totals: NDArray[np.float64] = np.asarray(edges.sum(axis=1)).reshape(-1, 1)
-    moving = places.astype(np.float64)
+    moving = embeddings.astype(np.float64)
     for _ in range(_STEPS):
         moving = _STAYING * moving + (1 - _STAYING) * np.asarray(edges @ moving) / totals
     return _normalize(moving.astype(np.float32))
@@ -169,12 +169,12 @@ class Hierarchy:
     labels: Ints  # (c,) the labeled classes
 
     @property
-    def fewest(self) -> int:
+    def min_groups(self) -> int:
         """Minimum number of groups into which the hierarchy can be cut."""
         return len(self.places) - len(self.merges)
 
     @property
-    def most(self) -> int:
+    def max_groups(self) -> int:
         """Maximum number of groups into which the hierarchy can be cut."""
         return len(self.places)
 
@@ -182,7 +182,7 @@ class Hierarchy:
         """Cut the hierarchy into a number of groups, and return the group of each sample.
 
         Args:
-            num_groups: from ``fewest`` to ``most``.
+            num_groups: from ``min_groups`` to ``max_groups``.
             min_size: smaller groups without a label do not count: the tree is cut further until there are enough other
                 groups, or no more are possible. Their rows are assigned to the group with the nearest mean.
 
@@ -192,9 +192,9 @@ class Hierarchy:
         Raises:
             ValueError: a number is out of range.
         """
-        if not self.fewest <= num_groups <= self.most or min_size < 1:
+        if not self.min_groups <= num_groups <= self.max_groups or min_size < 1:
             wanted = f"{num_groups} groups of at least {min_size} rows each"
-            raise ValueError(f"cannot split {self.most} leaves into {wanted}")
+            raise ValueError(f"cannot split {self.max_groups} leaves into {wanted}")
         first = self._find_first_undone_merge(num_groups, min_size)
         roots = self._find_roots(first)
         groups, of_leaf = np.unique(roots, return_inverse=True)
@@ -206,7 +206,7 @@ class Hierarchy:
         if not counts.any():
             counts[sizes.argmax()] = True
         if not counts.all():
-            weights = self.sizes[: self.most].astype(np.float64)
+            weights = self.sizes[: self.max_groups].astype(np.float64)
             means = sum_rows(self.places * weights[:, None], of_leaf, len(groups))
             means /= np.bincount(of_leaf, weights)[:, None]
             kept = np.flatnonzero(counts)
@@ -217,7 +217,7 @@ class Hierarchy:
 
     def _number_groups(self, of_leaf: Ints) -> Ints:
         """Return the new number of each group, classes first, then by decreasing size; -1 if it does not exist."""
-        sizes = np.bincount(of_leaf, self.sizes[: self.most])
+        sizes = np.bincount(of_leaf, self.sizes[: self.max_groups])
         own = of_leaf[: len(self.labels)]
         others = np.setdiff1d(of_leaf, own)
         order = np.full(len(sizes), -1, dtype=np.int64)
@@ -230,7 +230,7 @@ class Hierarchy:
         counts = (self._has_label | (self.sizes >= min_size)).astype(np.int64)
         top = np.ones(len(self.sizes), dtype=bool)
         top[self.merges.ravel()] = False
-        gained = counts[self.merges].sum(axis=1) - counts[self.most :]
+        gained = counts[self.merges].sum(axis=1) - counts[self.max_groups :]
         # entry i: number of groups that count if the last i merges are undone
         reached = int(counts[top].sum()) + np.concatenate([[0], np.cumsum(gained[::-1])])
         enough = np.flatnonzero(reached >= num_groups)
@@ -239,10 +239,10 @@ class Hierarchy:
     def _find_roots(self, first: int) -> Ints:
         """Return the node, (m,), to which each leaf belongs before the merges from ``first`` on."""
         own = np.arange(len(self.sizes), dtype=np.int64)
-        own[self.merges[:first].ravel()] = self.most + np.repeat(np.arange(first), 2)
+        own[self.merges[:first].ravel()] = self.max_groups + np.repeat(np.arange(first), 2)
         while (further := own[own]).tobytes() != own.tobytes():
             own = further
-        return own[: self.most]
+        return own[: self.max_groups]
 
     @cached_property
     def _has_label(self) -> NDArray[np.bool_]:
@@ -250,7 +250,7 @@ class Hierarchy:
         found = np.zeros(len(self.sizes), dtype=bool)
         found[: len(self.labels)] = True
         for number, (one, other) in enumerate(self.merges.tolist()):
-            found[self.most + number] = found[one] or found[other]
+            found[self.max_groups + number] = found[one] or found[other]
         return found
 
 
@@ -278,8 +278,8 @@ def build_hierarchy(
     if len(rows) > MAX_LEAVES:
         small, places = _find_small_groups(rows, space, generator)
     else:
-        small, places = np.arange(len(rows), dtype=np.int64), space.place(rows)
-    places = move_to_neighbors(places)
+        small, places = np.arange(len(rows), dtype=np.int64), space.project(rows)
+    places = move_toward_neighbors(places)
     classes, of_class = np.unique(known, return_inverse=True)
     if classes[0] < 0:
         classes, of_class = classes[1:], of_class - 1
@@ -303,12 +303,12 @@ def _find_small_groups(
     """Return the small group of each row, (n,), and the group centroids, projecting rows block by block."""
     order = generator.permutation(len(rows))[:_DRAWN]
     in_order = np.sort(order)
-    drawn = space.place(rows[in_order])[np.searchsorted(in_order, order)]
+    drawn = space.project(rows[in_order])[np.searchsorted(in_order, order)]
     start = drawn[: min(_SMALL_GROUPS, len(drawn))]  # dense regions are drawn more often
     found = kmeans(drawn, len(start), generator=generator, init_centroids=start, max_iter=_ITERATIONS)
     own = np.empty(len(rows), dtype=np.int64)
     for where, part in iterate_blocks(rows):
-        own[where] = nearest_centroids(space.place(part), found.centroids)
+        own[where] = nearest_centroids(space.project(part), found.centroids)
     used, small = np.unique(own, return_inverse=True)
     return small.astype(np.int64), np.asarray(found.centroids[used], dtype=np.float32)
 

@@ -45,8 +45,10 @@ def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> La
         ValueError: shapes differ, or there are fewer than two classes.
     """
     counts = np.bincount(labels) if len(labels) else np.zeros(0, dtype=np.int64)
-    if features.ndim != 2 or len(features) != len(labels) or len(counts) < 2 or not counts.all():
-        raise ValueError(f"features {features.shape} must match {len(labels)} labels of at least 2 classes")
+    if features.ndim != 2 or len(features) != len(labels):
+        raise ValueError(f"features must have one row per label, got shape {features.shape} and {len(labels)} labels")
+    if len(counts) < 2 or not counts.all():
+        raise ValueError(f"labels must include each of at least 2 classes, got class counts {counts.tolist()}")
     rows = _directions(features)
     suggested, by_ridge = _ridge_margins(rows, labels, len(counts))
     same, other, by_nearest = _nearest_margins(rows, labels, suggested)

@@ -42,20 +42,22 @@ def measure_tones(gray: NDArray[np.uint8]) -> tuple[float, float, float]:
     return float(values.mean()), float(high - low), sharpness
 
 
-def robust_z_scores(values: NDArray[np.float64], least_share: float = 0.0, least: float = 0.0) -> NDArray[np.float64]:
+def robust_z_scores(
+    values: NDArray[np.float64], min_relative_spread: float = 0.0, min_spread: float = 0.0
+) -> NDArray[np.float64]:
     """Compute robust z-scores: distances above the median in units of the scaled median absolute deviation.
 
     Args:
         values: (n,); NaN is ignored and stays NaN.
-        least_share: minimum spread, as a fraction of the median.
-        least: minimum spread.
+        min_relative_spread: minimum spread, as a fraction of the median.
+        min_spread: minimum spread.
     """
     known = values[~np.isnan(values)]
     if not len(known):
         return values
     median = float(np.median(known))
     spread = 1.4826 * float(np.median(np.abs(known - median)))  # of a normal distribution
-    return (values - median) / max(spread, least_share * abs(median), least, np.finfo(np.float64).tiny)
+    return (values - median) / max(spread, min_relative_spread * abs(median), min_spread, np.finfo(np.float64).tiny)
 
 
 def compute_neighbor_z_scores(distances: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -91,7 +93,7 @@ def outlier_scores(
         scores[:, 3] = _below(255 - brightness, min(255 - _BRIGHTEST, _BRIGHTNESS_PART * (255 - usual_brightness)))
         if comparable:
             sharp = np.where(scores[:, 1] > 0, np.nan, sharpness)  # nothing on a blank image is sharp
-            scores[:, 4] = _beyond(-robust_z_scores(np.log(sharp + _NO_SHARPNESS), least=_MIN_LOG) / _BLURRED)
+            scores[:, 4] = _beyond(-robust_z_scores(np.log(sharp + _NO_SHARPNESS), min_spread=_MIN_LOG) / _BLURRED)
     if sizes is not None and comparable:
         sides = sizes.astype(np.float64)
         shorter, pixels = sides.min(axis=1), sides.prod(axis=1)

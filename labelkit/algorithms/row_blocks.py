@@ -65,7 +65,7 @@ class StoredRows:
         self.in_blocks = in_blocks
         self.spread: Callable[[Callable[[StoredRows], Any], StoredRows], Iterable[Any]] | None = None
         if unit:
-            self._divisors = (self.lengths(),)
+            self._divisors = (self.norms(),)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -80,8 +80,8 @@ class StoredRows:
             rows -= self._offset
         return rows
 
-    def lengths(self) -> NDArray[np.float32]:
-        """Compute the row norms (n,) to divide by when normalizing, with 1 for all-zero rows."""
+    def norms(self) -> NDArray[np.float32]:
+        """Compute the norm (n,) of each row, with 1 for an all-zero row, so that rows can be divided by it."""
         lengths = np.empty(len(self), dtype=np.float32)
         for block in blocks(*self.shape):
             lengths[block] = row_norms(self[block])
@@ -108,8 +108,8 @@ class StoredRows:
         found._offset = offset
         return found
 
-    def read(self, *, in_blocks: bool) -> StoredRows:
-        """Return a view of the same rows with another reading mode: in blocks, or copied into memory."""
+    def with_reading_mode(self, *, in_blocks: bool) -> StoredRows:
+        """Return a view of the same rows that algorithms read in blocks or, if false, copy into memory."""
         found = copy(self)
         found.in_blocks = in_blocks
         return found

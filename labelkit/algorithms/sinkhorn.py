@@ -1,7 +1,8 @@
 r"""Balanced assignment of n samples to k clusters with prescribed marginals, by entropic optimal transport.
 
-:func:`solve` meets the marginals within a tolerance, for any number of samples; :func:`balanced_labels` meets cluster
-sizes exactly, by linear assignment, for up to 8,000. ``methods.dense.losses`` contains the version for batches.
+:func:`solve_assignment` meets the marginals within a tolerance, for any number of samples; :func:`balanced_labels`
+meets cluster sizes exactly, by linear assignment, for up to 8,000. ``methods.dense.losses`` contains the version for
+batches.
 
 With scores l (n, k) and a prior r that sums to 1, the plan
 
@@ -130,7 +131,7 @@ class SinkhornResult:
         """Assign samples, including new ones, to the cluster with the largest plan mass: ``argmax(lam * l + u)``.
 
         Args:
-            scores: (m, k), as for :func:`solve`.
+            scores: (m, k), as for :func:`solve_assignment`.
 
         Returns:
             (m,) int64 on the CPU; ties go to the smallest id.
@@ -141,7 +142,7 @@ class SinkhornResult:
         """Compute the soft assignments of samples: the rows of the plan, scaled to sum to 1: ``softmax(lam * l + u)``.
 
         Args:
-            scores: (m, k), as for :func:`solve`.
+            scores: (m, k), as for :func:`solve_assignment`.
 
         Returns:
             (m, k) float32, or float64 if the scores are.
@@ -160,7 +161,7 @@ class SinkhornResult:
             yield torch.add(self.potentials.to(block.device), block, alpha=self.lam)
 
 
-def solve(
+def solve_assignment(
     scores: Scores,
     lam: float,
     *,
@@ -352,7 +353,7 @@ class _SemiDual:
         if bad_row >= 0:
             raise ValueError(f"row {bad_row} of scores contains NaN or infinity")
         if found[0] >= 0:
-            raise ValueError("scores contain NaN or infinity in another process")
+            raise ValueError("scores in another process contain NaN or infinity")
         return float(found[1]), float(found[2])
 
 
@@ -485,7 +486,7 @@ def sort_prior_by_cluster_size(prior: Tensor, marginals: Tensor) -> Tensor:
     """Assign larger prior fractions to larger clusters; ties keep the order of the ids.
 
     The numbering of clusters is arbitrary, so a non-uniform prior would inflate a cluster for no reason. The marginals
-    without balancing are those of ``solve(..., max_iterations=1)``.
+    without balancing are those of ``solve_assignment(..., max_iterations=1)``.
 
     Args:
         prior: (k,) fractions in any order.

@@ -15,10 +15,10 @@ class TemperatureLoss(nn.Module):
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
-        self.temperature = positive(temperature, "temperature")
+        self.temperature = require_positive(temperature, "temperature")
 
 
-def positive(value: float, name: str) -> float:
+def require_positive(value: float, name: str) -> float:
     """Return the value, or raise a ``ValueError`` with its name if it is not positive."""
     if not value > 0:
         raise ValueError(f"{name} must be > 0, got {value}")

@@ -95,8 +95,8 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class NewShare:
-    """Share of the unlabeled rows that are in classes without labels, by how near hidden labels are to the others.
+class NewClassShare:
+    """Share of the unlabeled rows in classes without labels, estimated from distances between hidden and other labels.
 
     Attributes:
         share: the estimate; below 0 or above 1 by chance.
@@ -111,19 +111,19 @@ class NewShare:
     unseen: int = 0
 
     @property
-    def best(self) -> float:
-        """Estimate in [0, 1], at least ``alone``."""
+    def estimate(self) -> float:
+        """The estimated share, clipped to [0, 1] and at least ``alone``."""
         return min(max(self.share, self.alone), 1.0)
 
     @property
-    def shrunken(self) -> float:
-        """``best``, shrunken toward 0 by its error, if no group of such rows was found."""
+    def shrunken_estimate(self) -> float:
+        """The estimated share, shrunken toward 0 by its error, for use if no group of such rows was found."""
         signal = max(self.share, 0) ** 2
         return max(min(self.share, 1) * signal / (signal + self.error**2), self.alone)
 
     @property
-    def cautious(self) -> float:
-        """Lower end of the estimate, one standard error below it, in [0, .9]."""
+    def lower_bound(self) -> float:
+        """The estimated share minus one standard error, clipped to [0, .9]."""
         return min(max(self.share - self.error, 0.0), _MAX_NEW)
 
 
@@ -141,49 +141,49 @@ class UnlabeledGroupEstimate:
     numbers: tuple[int, ...]
     expected: tuple[float, ...]
     errors: tuple[float, ...]
-    near: NewShare
+    near: NewClassShare
 
     @property
-    def uses_counts(self) -> bool:
-        """Whether too many labels are alone in their class for the lead to mean anything."""
+    def uses_label_counts(self) -> bool:
+        """Whether the best number comes from label counts, since most labels are the only one of their class."""
         return self.near.alone > _MOSTLY_ALONE
 
-    def best(self, *, some: bool = False) -> int:
-        """Return the best number of groups without labels, or 0 if the lead of the best is too small.
+    def best_number(self, *, at_least_one: bool = False) -> int:
+        """Return the best number of groups without labels, or 0 if its lead over no such groups is too small.
 
-        If ``uses_counts``, it is the largest number tried up to the estimate from label counts, and at least one.
+        If ``uses_label_counts``, it is the largest number tried up to the estimate from label counts, and at least one.
 
         Args:
-            some: there are such groups; 0 only if no other number was tried.
+            at_least_one: there are such groups; then 0 is returned only if no other number was tried.
         """
         if len(self.numbers) == 1:
             return 0
-        if self.uses_counts:
+        if self.uses_label_counts:
             return max((number for number in self.numbers[1:] if number <= self.near.unseen), default=self.numbers[1])
-        return self.numbers[1 + int(np.argmax(self.expected[1:]))] if some or self.lead > _NEEDED else 0
+        return self.numbers[1 + int(np.argmax(self.expected[1:]))] if at_least_one or self.max_lead > _NEEDED else 0
 
     @property
-    def lead(self) -> float:
-        """Largest lead over having no such groups, in standard errors; usually negative if every class has labels."""
+    def max_lead(self) -> float:
+        """Largest lead over having no groups, in standard errors; usually negative if every class has labels."""
         return float(((np.array(self.expected[1:]) - self.expected[0]) / np.array(self.errors[1:])).max())
 
     @property
-    def chance(self) -> float:
-        """Rough probability, in [0, 1], of such a lead if every class had labels."""
+    def lead_p_value(self) -> float:
+        """Approximate probability, in [0, 1], of a lead this large if every class had labels."""
         from scipy.stats import norm
 
-        return float(norm.sf(self.lead, *_USUAL)) if len(self.numbers) > 1 else 1.0
+        return float(norm.sf(self.max_lead, *_USUAL)) if len(self.numbers) > 1 else 1.0
 
     @property
     def group_weight(self) -> float:
         """Weight of groups without labels relative to labeled classes in predictions, in [.52, 1]."""
-        return 1.0 if self.uses_counts else float(np.interp(self.lead, _LEADS, (_MIN_WEIGHT, 1.0)))
+        return 1.0 if self.uses_label_counts else float(np.interp(self.max_lead, _LEADS, (_MIN_WEIGHT, 1.0)))
 
     def plausible_range(self, number: int) -> tuple[int, int]:
         """Return the range of numbers whose expected accuracy is at most two standard errors below ``number``'s."""
         place = self.numbers.index(number)
         least = self.expected[place] - 2 * self.errors[place]
-        numbers = list(zip(self.numbers, self.expected, strict=True))[self.uses_counts :]  # then 0 is excluded
+        numbers = list(zip(self.numbers, self.expected, strict=True))[self.uses_label_counts :]  # then 0 is excluded
         found = [k for k, value in numbers if value >= least]
         return found[0], found[-1]
 
@@ -221,7 +221,7 @@ def estimate_unlabeled_groups(
         return None
     labels_of = np.full(len(rows), -1, dtype=np.int64)
     labels_of[known] = own
-    judge = RefittableClassifier(rows, labels_of)
+    classifier = RefittableClassifier(rows, labels_of)
     # the directions that each tree starts from do not depend on labels
     directions, _ = principal_directions(rows, min(MAX_DIRECTIONS, rows.shape[1]))
     places = np.asarray((rows - rows.mean(axis=0, dtype=np.float64)) @ directions, dtype=np.float32)
@@ -232,14 +232,14 @@ def estimate_unlabeled_groups(
         for mine in (fold == number for number in used):
             kept, hidden = labels_of.copy(), known[mine]
             kept[hidden] = -1
-            right[mine] += judge.shares(kept)[hidden].argmax(axis=1) == own[mine]
+            right[mine] += classifier.probabilities(kept)[hidden].argmax(axis=1) == own[mine]
             tree = build_hierarchy(places, kept, generator=generator)
             for place, other in enumerate(numbers):
-                ids, _ = tree.cut(min(max(len(classes) + other, tree.fewest), tree.most), min_size=min_size)
+                ids, _ = tree.cut(min(max(len(classes) + other, tree.min_groups), tree.max_groups), min_size=min_size)
                 missed[place, mine] += ids[hidden] >= len(classes)
                 found[place] += (ids[unlabeled] >= len(classes)).mean() / len(used)
     # weight hidden labels by the size of their class
-    sizes = np.bincount(judge.shares(labels_of).argmax(axis=1), minlength=len(classes)).astype(np.float64)
+    sizes = np.bincount(classifier.probabilities(labels_of).argmax(axis=1), minlength=len(classes)).astype(np.float64)
     weights = (sizes / np.maximum(np.bincount(own[tested], minlength=len(classes)), 1))[own[tested]]
     weights /= weights.sum()
     accuracy = float(right[tested] @ weights / _REPEATS)
@@ -275,7 +275,7 @@ def estimate_from_suggestions(
     return {"labels": len(latest), "alone": alone, "classes": number} if number > 0 else None
 
 
-def estimate_new_share(features: NDArray[np.float32], labels: Ints, *, generator: np.random.Generator) -> NewShare:
+def estimate_new_share(features: NDArray[np.float32], labels: Ints, *, generator: np.random.Generator) -> NewClassShare:
     """Estimate the share of the unlabeled rows that are in classes without labels.
 
     Args:
@@ -307,7 +307,7 @@ def estimate_new_share(features: NDArray[np.float32], labels: Ints, *, generator
     error = np.hypot(1 / np.sqrt(12 * seen.sum()) / scale, _UNEVEN)
     alone, twice = int((counts == 1).sum()), int((counts == 2).sum())
     unseen = round(alone * (alone - 1) / (2 * (twice + 1)))
-    return NewShare(float((0.5 - position) / scale), float(error), alone / len(known), unseen)
+    return NewClassShare(float((0.5 - position) / scale), float(error), alone / len(known), unseen)
 
 
 def _share_above(values: NDArray[np.float32], limits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -332,7 +332,7 @@ def _weighed(
     missed: NDArray[np.float64],
     found: NDArray[np.float64],
     weights: NDArray[np.float64],
-    near: NewShare,
+    near: NewClassShare,
 ) -> UnlabeledGroupEstimate:
     """Compute the expected accuracy for each of k candidate numbers from m hidden labels; ``missed`` is (k, m)."""
     count = 1 / np.square(weights).sum()  # effective number of labels of equal weight
@@ -342,7 +342,7 @@ def _weighed(
     few = share < _MAX_MISSED
     least = np.maximum(np.sqrt(share * (1 - share) / count), errors)
     in_groups = float(np.clip(np.max((found - share - least)[few] / (1 - share[few]), initial=0.0), 0, _MAX_NEW))
-    new_share = max(in_groups, near.cautious)
+    new_share = max(in_groups, near.lower_bound)
     accuracy = max(right, _PURITY)
     expected = (1 - new_share) * accuracy * (1 - share) + _PURITY * np.maximum(found - (1 - new_share) * share, 0)
     scaled = (1 - new_share) * (accuracy + _PURITY) * errors

@@ -10,7 +10,7 @@ from typing import Any
 from labelkit.api import python_name
 from labelkit.api.result import Result
 from labelkit.commands.table import Command, Group
-from labelkit.options.base import StageConfig
+from labelkit.options.base import BaseConfig
 from labelkit.options.presets import resolve
 from labelkit.progress import Progress, current_progress, use_progress
 
@@ -102,7 +102,7 @@ def build_function(words: tuple[str, ...], command: Command) -> Callable[..., Re
     return function
 
 
-def _signature(config_class: type[StageConfig]) -> inspect.Signature:
+def _signature(config_class: type[BaseConfig]) -> inspect.Signature:
     fields = sorted(config_class.model_fields.items(), key=lambda item: not item[1].is_required())
     parameters = [
         inspect.Parameter(

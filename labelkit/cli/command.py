@@ -17,7 +17,7 @@ from labelkit.cli.options import COMMON_PANEL, OUTPUT_PARAMETERS, Command, outpu
 from labelkit.commands.table import Command as StageCommand
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
-    StageConfig,
+    BaseConfig,
     aliases,
     bounds,
     choices,
@@ -212,7 +212,7 @@ def config() -> None:
     raise ConfigError("labelkit config", problem, "Pass the command, for example: `labelkit config train sela`.")
 
 
-def show_config(merged: MergedConfig[StageConfig]) -> None:
+def show_config(merged: MergedConfig[BaseConfig]) -> None:
     """Print the resolved config as YAML, with the origin of each value in a comment.
 
     The output can be used as a preset or config file. Fields that a file may not set are commented out.

@@ -1,7 +1,7 @@
 """The config classes of all commands; importing this module imports all of them."""
 
 from labelkit.commands.table import all_commands
-from labelkit.options.base import StageConfig
+from labelkit.options.base import BaseConfig
 
-CONFIG_CLASSES: tuple[type[StageConfig], ...] = tuple(command.config_class() for command in all_commands().values())
+CONFIG_CLASSES: tuple[type[BaseConfig], ...] = tuple(command.config_class() for command in all_commands().values())
 """Config classes in the order of the command table."""

@@ -91,7 +91,7 @@ def list_tables() -> None:
 
     Example: labelkit list tables
     """
-    from labelkit.pipelines.reproduce.tables import available_tables, left_out, read_table
+    from labelkit.pipelines.reproduce.tables import available_tables, list_excluded_tables, read_table
 
     tables = [read_table(name) for name in available_tables()]
     if current_output().quiet and not current_output().json:
@@ -99,7 +99,7 @@ def list_tables() -> None:
             print_line(table.name)
         return
     rows = [(table.name, table.source, table.place, len(table.rows), table.title) for table in tables]
-    missing = [(entry["source"], entry["place"], entry["reason"]) for entry in left_out()]
+    missing = [(entry["source"], entry["place"], entry["reason"]) for entry in list_excluded_tables()]
     columns, why = ("name", "source", "place", "rows", "title"), ("source", "place", "reason")
     values: dict[str, object] = {
         "tables": [dict(zip(columns, row, strict=True)) for row in rows],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labelkit.commands.common.results import SimpleResult
     from labelkit.errors import LabelkitError
-    from labelkit.options.base import StageConfig
+    from labelkit.options.base import BaseConfig
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Command:
 
     text: str
     example: str
-    config: str | type[StageConfig]
+    config: str | type[BaseConfig]
     stage: str
     distributed: bool = False
 
@@ -45,14 +45,14 @@ class Command:
         """First sentence of the help text up to a colon, for the list of all commands."""
         return self.text.partition(". ")[0].partition(": ")[0].rstrip(".") + "."
 
-    def config_class(self) -> type[StageConfig]:
+    def config_class(self) -> type[BaseConfig]:
         """Import and return the options class of the command."""
         if not isinstance(self.config, str):
             return self.config
-        loaded: type[StageConfig] = _load(self.config)
+        loaded: type[BaseConfig] = _load(self.config)
         return loaded
 
-    def run(self, config: StageConfig) -> tuple[SimpleResult, LabelkitError | None]:
+    def run(self, config: BaseConfig) -> tuple[SimpleResult, LabelkitError | None]:
         """Check inputs and outputs, and run the command.
 
         Returns:
@@ -77,7 +77,7 @@ class Command:
         with mirror_addresses(config) as (local, upload):
             check_outputs(local)
             check_inputs(local)
-            stage: Callable[[StageConfig], SimpleResult] = _load(self.stage)
+            stage: Callable[[BaseConfig], SimpleResult] = _load(self.stage)
             result = stage(local)
             fault = upload()
         if fault is None and isinstance(config, GateConfig):

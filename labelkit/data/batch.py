@@ -123,17 +123,17 @@ class DataInfo:
     num_row_views: int = 0
     row_center: NDArray[np.float32] | None = None
 
-    def class_count(self, dataset: str, wanted: int | None) -> int:
-        """Return the number of classifier outputs: ``wanted`` if set, else the number of classes in the dataset.
+    def determine_num_classes(self, dataset: str, requested: int | None) -> int:
+        """Return the number of classes of the classifier: ``requested`` if set, otherwise that of the dataset.
 
         Raises:
             DatasetError: no image has a usable label, or there is only one class.
-            ConfigError: ``wanted`` is less than the number of labeled classes.
+            ConfigError: ``requested`` is less than the number of labeled classes.
         """
         if not (self.labels >= 0).any():
             problem = "no image has a label that training may use"
             raise DatasetError(dataset, problem, "Pass labels with --labels FILE, or use a dataset with labels.")
-        num_classes = wanted or self.num_known_classes or self.num_old_classes
+        num_classes = requested or self.num_known_classes or self.num_old_classes
         if num_classes < 2:
             raise DatasetError(dataset, "has only one class", "Use at least two classes.")
         if num_classes < self.num_old_classes:

@@ -238,9 +238,9 @@ def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
     return tuple((0, float(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
 
 
-def list_splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the splits that occur in ``found``, in the order train, val, test, unlabeled."""
-    present = set(found)
+def list_splits_in_order(splits: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the distinct splits in ``splits``, in the order train, val, test, unlabeled."""
+    present = set(splits)
     return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in present)
 
 

@@ -128,7 +128,7 @@ class EncodedImage:
         """Return the size in bytes of the file, or of the pixels if the image is an array."""
         return len(self._content) if isinstance(self._content, bytes) else self._content.nbytes
 
-    def decode(self, channels: Channels, *, least_side: int | None = None) -> NDArray[np.uint8]:
+    def decode(self, channels: Channels, *, min_side: int | None = None) -> NDArray[np.uint8]:
         """Decode the image to uint8 pixels; the file suffix does not matter.
 
         Orientation is applied, palettes and CMYK become RGB, 16-bit values are scaled to 8 bits, transparent
@@ -137,7 +137,7 @@ class EncodedImage:
 
         Args:
             channels: 1 (luma of ITU-R 601) or 3 (RGB).
-            least_side: let the JPEG decoder shrink by 2, 4 or 8 while both sides stay at least this long, which is
+            min_side: let the JPEG decoder shrink by 2, 4 or 8 while both sides stay at least this long, which is
                 several times faster; ``None``: full size.
 
         Returns:
@@ -146,19 +146,19 @@ class EncodedImage:
         Raises:
             BadImageError: format not allowed, image too large, truncated or damaged, or float or 32-bit pixels.
         """
-        return self.decode_reduced(channels, least_side, most_pixels=MAX_PIXELS)[0]
+        return self.decode_reduced(channels, min_side, max_pixels=MAX_PIXELS)[0]
 
     def decode_reduced(
-        self, channels: Channels, least_side: int | None = None, *, most_pixels: float = _WHOLE_PIXELS
+        self, channels: Channels, min_side: int | None = None, *, max_pixels: float = _WHOLE_PIXELS
     ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        """Decode the image like ``decode``, but shrink images above ``most_pixels`` by a power of 2.
+        """Decode the image like ``decode``, but shrink images above ``max_pixels`` by a power of 2.
 
         Returns:
             The pixels, and the height and width of the image at full size.
         """
         stored = self._content
         if isinstance(stored, bytes):
-            return _read(stored, lambda image: _decode(image, channels, least_side, most_pixels))
+            return _read(stored, lambda image: _decode(image, channels, min_side, max_pixels))
         if channels == stored.shape[2]:
             pixels = stored.copy()
         elif channels == 3:
@@ -248,7 +248,7 @@ def decode_mask(content: bytes) -> NDArray[np.uint8]:
 
 
 def _decode(
-    image: Image.Image, channels: Channels, least_side: int | None, most_pixels: float
+    image: Image.Image, channels: Channels, min_side: int | None, max_pixels: float
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     if image.mode == "F":
         raise BadImageError("float pixels have no fixed range")
@@ -257,10 +257,10 @@ def _decode(
         raise BadImageError("32-bit pixels have no fixed range")
     full = image.size
     factor = 1
-    while full[0] * full[1] > most_pixels * factor**2:
+    while full[0] * full[1] > max_pixels * factor**2:
         factor *= 2
-    if least_side is not None or factor > 1:
-        width, height = (max(1, min(side // factor, least_side or side)) for side in full)
+    if min_side is not None or factor > 1:
+        width, height = (max(1, min(side // factor, min_side or side)) for side in full)
         image.draft(None, (width, height))
     if image.mode == "LAB":
         raise BadImageError("unsupported color mode LAB")
@@ -268,7 +268,7 @@ def _decode(
     # After load(): PNG may store the tag after the pixels, and Pillow itself rotates TIFF images.
     orientation = image.getexif().get(_ORIENTATION_TAG, 1)
     pixels = _scale_16_bit(image) if is_16_bit else image
-    while pixels.width * pixels.height > most_pixels:
+    while pixels.width * pixels.height > max_pixels:
         if pixels.mode not in ("L", "RGB", "RGBA") or pixels.info.get("transparency") is not None:
             pixels = pixels.convert("RGBA" if _is_transparent(pixels) else "RGB")
         pixels = pixels.reduce(2)

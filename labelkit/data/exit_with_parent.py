@@ -24,7 +24,7 @@ def exit_with_parent(name: str) -> None:
 
 @contextmanager
 def without_main_module() -> Iterator[None]:
-    """Let the processes started in this block not run the user's script again, which may lack a main guard.
+    """Keep processes started in this block from running the user's script again, which may lack a main guard.
 
     Workers run only functions of labelkit, so they do not need the script.
     """

@@ -26,7 +26,7 @@ from labelkit.data.views.spec import EmbeddingView, Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views, resize_images
 from labelkit.data.workers import BatchPlan, Reader
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.formatting import first_few, percent
+from labelkit.formatting import join_first_few, percent
 
 SMALL_SIDE: Final = 64
 # Largest factor by which views may shrink images in memory; grid sampling does not average and would skip pixels.
@@ -127,7 +127,7 @@ class ImageBank:
         kept = self._reader[1]
         return Reader(self.dataset.source, self.dataset.in_channels, num_workers) if kept.busy else kept
 
-    def check(self, max_bad: float) -> None:
+    def check_readable(self, max_bad: float) -> None:
         """Raise an error if the fraction of unreadable images exceeds ``max_bad``, in ``[0, 1]``.
 
         Raises:
@@ -138,7 +138,7 @@ class ImageBank:
             return
         faults = (f"{self.dataset.sample_ids[row]}: {reason}" for row, reason in self.bad.items())
         problem = f"{len(self.bad)} of {total} images cannot be read; at most {percent(max_bad)}% are allowed\n  "
-        problem += first_few(faults, _MAX_BAD_SHOWN, "\n  ") + "\n"
+        problem += join_first_few(faults, _MAX_BAD_SHOWN, "\n  ") + "\n"
         remedy = "Repair or remove these images, or allow more with --max-bad."
         raise DatasetError(self.dataset.name, problem, remedy)
 
@@ -158,8 +158,8 @@ class ImageBank:
     def _to_device(self, values: NDArray[Any]) -> Tensor:
         return move_tensor_to_device(torch.from_numpy(values), self.device)
 
-    def check_views(self, views: Sequence[ViewSpec]) -> None:
-        """Raise an error if a view is too small for the images in memory.
+    def check_view_sizes(self, views: Sequence[ViewSpec]) -> None:
+        """Raise an error if a view is so small that resizing the images in memory to it would skip pixels.
 
         Raises:
             ConfigError: a view would skip pixels.
@@ -208,7 +208,7 @@ def number_view_kinds(views: Sequence[ViewSpec], cache_point: Sequence[object]) 
 
 
 def draw_views(rng: KeyedRNG, kinds: Sequence[int], num_views: int, followers: Sequence[int] = ()) -> NDArray[np.int64]:
-    """Draw the cached view of each image that each view of an epoch uses.
+    """Draw which cached view of each image is used as each view of an epoch.
 
     Args:
         rng: random numbers of the b images.
@@ -323,7 +323,7 @@ class EmbeddingBank(ImageBank):
         if count > 0:
             self._neighbors = find_approximate_neighbors(rows, count)
 
-    def check_views(self, views: Sequence[ViewSpec]) -> None:
+    def check_view_sizes(self, views: Sequence[ViewSpec]) -> None:
         """Accept all views, since embeddings have no size in pixels."""
 
     def make_views(self, plan: BatchPlan, normalize: Normalize) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
@@ -349,28 +349,28 @@ class EmbeddingBank(ImageBank):
         return tuple(made), ()
 
 
-def augment_embeddings(rows: Tensor, neighbors: Tensor | None, how: EmbeddingView, rng: KeyedRNG, view: int) -> Tensor:
+def augment_embeddings(rows: Tensor, neighbors: Tensor | None, spec: EmbeddingView, rng: KeyedRNG, view: int) -> Tensor:
     """Augment unit-length embeddings as specified by a view: mix in neighbors, add noise and apply dropout.
 
     Random numbers are keyed by seed, epoch, sample and view. One of the nearest neighbors is mixed in with a random
     weight, noise is added, and some components are set to 0. ``rows`` and the result are (b, d) float32 of length 1;
-    ``neighbors`` are (b, k, d), required if ``how.mix`` is positive.
+    ``neighbors`` are (b, k, d), required if ``spec.mix`` is positive.
     """
     changed = rows
-    if how.mix:
+    if spec.mix:
         assert neighbors is not None
         drawn = rng.uniform(view, "row-mix", 2)
         chosen = (drawn[:, 0] * neighbors.shape[1]).astype(np.int64)
-        share = array_to_device(how.mix * drawn[:, 1:], rows.device)
+        share = array_to_device(spec.mix * drawn[:, 1:], rows.device)
         other = neighbors[torch.arange(len(rows), device=rows.device), array_to_device(chosen, rows.device)]
         changed = F.normalize((1 - share) * changed + share * other, dim=1)
     width = rows.shape[1]
-    if how.noise:
+    if spec.noise:
         noise = rng.normal(view, "row-noise", width, rows.device)
-        changed = changed + how.noise / width**0.5 * noise
-    if how.dropout:
+        changed = changed + spec.noise / width**0.5 * noise
+    if spec.dropout:
         # uses normal numbers because they are drawn on the device: P(|x| < t) = dropout
-        limit = 2**0.5 * float(torch.erfinv(torch.tensor(how.dropout, dtype=torch.float64)))
+        limit = 2**0.5 * float(torch.erfinv(torch.tensor(spec.dropout, dtype=torch.float64)))
         drop = rng.normal(view, "row-dropout", width, rows.device).abs() < limit
         changed = changed.masked_fill(drop, 0.0)
     return F.normalize(changed, dim=1)

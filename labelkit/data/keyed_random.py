@@ -78,9 +78,9 @@ class KeyedRNG:
     epoch: int
     keys: NDArray[np.int64]
 
-    def at(self, which: slice | NDArray[np.int64]) -> KeyedRNG:
-        """Return the random numbers for a subset of the samples."""
-        return KeyedRNG(self.seed, self.epoch, self.keys[which])
+    def subset(self, selection: slice | NDArray[np.int64]) -> KeyedRNG:
+        """Return a generator for a subset of the samples, with the same random numbers for each."""
+        return KeyedRNG(self.seed, self.epoch, self.keys[selection])
 
     def uniform(self, view: int, purpose: str, count: int) -> NDArray[np.float32]:
         """Return ``count`` uniform random numbers for each sample.

@@ -93,7 +93,7 @@ class TrainLoader:
         self._reader = None if bank.in_memory else Reader(dataset.source, dataset.in_channels, self.num_workers)
         self.steps_per_epoch = draws // self.batch_size
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield this process's share of each batch in an epoch.
 
         Args:
@@ -106,7 +106,7 @@ class TrainLoader:
         rows = self.sampler.indices(epoch - self.first_epoch)
         keys = occurrence_keys(rows)
         views = tuple(self.views(epoch) if callable(self.views) else self.views)
-        self.bank.check_views(views)
+        self.bank.check_view_sizes(views)
 
         def plans() -> Iterator[BatchPlan]:
             for step in range(start_step, self.steps_per_epoch):
@@ -273,4 +273,4 @@ class EvalLoader:
         views, least = (self.view, *self.more_views), 2 * self.view.resized_side if self.fast_decode else None
         for rows in self._batches:
             draws = KeyedRNG(self.seed or 0, self.epoch, rows if self.keys is None else self.keys[rows])
-            yield BatchPlan(rows, draws, views, self.identify, least_side=least)
+            yield BatchPlan(rows, draws, views, self.identify, min_side=least)

@@ -178,7 +178,7 @@ def encode_mask(pixels: NDArray[np.bool_]) -> Encoded:
 
 def compute_coco_scores(
     truth: Sequence[Mapping[str, Any]],
-    found: Sequence[Mapping[str, Any]],
+    detections: Sequence[Mapping[str, Any]],
     *,
     num_images: int,
     num_classes: int,
@@ -189,7 +189,7 @@ def compute_coco_scores(
     Args:
         truth: ``image``, ``label``, ``box`` (left, top, right, bottom), ``area`` and ``ignored`` of each ground-truth
             object, and for masks its run lengths as ``mask``.
-        found: ``image``, ``label``, ``box`` and ``score`` of each detection, and for masks ``mask``.
+        detections: ``image``, ``label``, ``box`` and ``score`` of each detection, and for masks ``mask``.
         num_images: number of images n, which are numbered from 0.
         num_classes: number of classes c, which are numbered from 0.
         masks: whether to compare masks instead of boxes.
@@ -201,12 +201,12 @@ def compute_coco_scores(
     from pycocotools.cocoeval import COCOeval
 
     images: list[dict[str, int]] = [{"id": number} for number in range(num_images)]
-    for entry in (*truth, *found) if masks else ():  # pycocotools needs the sizes of images to compare masks
+    for entry in (*truth, *detections) if masks else ():  # pycocotools needs the sizes of images to compare masks
         images[entry["image"]]["height"], images[entry["image"]]["width"] = entry["mask"]["size"]
     categories = [{"id": number} for number in range(num_classes)]
     with contextlib.redirect_stdout(io.StringIO()):  # hides the output of pycocotools
         true, detected = COCO(), COCO()
-        for table, entries in ((true, truth), (detected, found)):
+        for table, entries in ((true, truth), (detected, detections)):
             # object numbers start at 1, because 0 means no match in pycocotools
             annotations = [_annotation(number, entry, masks) for number, entry in enumerate(entries, start=1)]
             table.dataset = {"images": images, "categories": categories, "annotations": annotations}

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from labelkit.errors import DatasetError
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 
 SHOWN = 5
 _MAX_COMPARED = 20_000
@@ -45,13 +45,13 @@ def find_paths(
     root: Path | None = None,
     spellings: Mapping[str, int] | None = None,
     whole: bool = True,
-    tell: Callable[[str], None] = lambda text: None,
+    show_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, int], list[str]]:
     """Find the images that the paths in a table refer to, using the matching rule of this module.
 
     ``root`` is the folder of the images, if known; ``spellings`` are alternative spellings of ids, with their
-    positions. ``whole`` states that these are all paths of the table, which the last rule requires; ``tell`` receives
-    a message for the user if that rule applies.
+    positions. ``whole`` states that these are all paths of the table, which the last rule requires; ``show_message``
+    receives a message for the user if that rule applies.
 
     Returns:
         Index of the image among the ids, by path as written; and the paths that match no image, as written.
@@ -79,7 +79,7 @@ def find_paths(
         elif not found:
             unknown.append(path)
         else:
-            ambiguous.append(f"{path}: {first_few((escape_path(sample_ids[place]) for place in found), SHOWN)}")
+            ambiguous.append(f"{path}: {join_first_few((escape_path(sample_ids[place]) for place in found), SHOWN)}")
     for relative in (False, True):
         elsewhere = {path: ids.match_after_folder(path, relative=relative) for path in unknown}
         folders = Counter(folder for found_there in elsewhere.values() for folder in found_there).most_common(2)
@@ -92,9 +92,9 @@ def find_paths(
             places |= {path: there[folder] for path, there in elsewhere.items() if folder in there}
             unknown = [path for path in unknown if path not in places]
             if relative:
-                tell(f"{table}: paths are matched without their leading folder {folder}/")
+                show_message(f"{table}: paths are matched without their leading folder {folder}/")
     if ambiguous:
-        shown = first_few(ambiguous, SHOWN, "\n  ")
+        shown = join_first_few(ambiguous, SHOWN, "\n  ")
         problem = f"{len(ambiguous)} of {len(listed)} paths match several images\n  {shown}"
         raise DatasetError(str(table), problem, "Write these paths relative to the image folder.")
     return places, unknown

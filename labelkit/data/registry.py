@@ -11,7 +11,7 @@ from labelkit.data.archives import expand_shards, is_shards, load_parquet, load_
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.folders import load_folder, load_remote_folder
 from labelkit.data.named.layouts import DatasetSpec, ImageCount
-from labelkit.data.remote import is_address
+from labelkit.data.remote import is_remote_url
 from labelkit.data.tables import load_csv
 from labelkit.errors import DatasetError
 from labelkit.files import TABLE_SUFFIXES, find_similar_path
@@ -25,7 +25,7 @@ def check_dataset(name_or_path: str) -> None:
     """
     if name_or_path in DATASETS or Path(name_or_path).expanduser().exists():
         return
-    if is_address(name_or_path):
+    if is_remote_url(name_or_path):
         # listing will find out whether it exists: checking here too would double the cost
         return
     if is_shards(name_or_path):
@@ -90,7 +90,7 @@ def _load(
         if name_or_path.lower().endswith(".parquet"):
             return load_parquet(files, name, label_column)
         return load_tars(files, name, exclude=exclude)
-    if is_address(name_or_path):
+    if is_remote_url(name_or_path):
         if name_or_path.lower().endswith(".csv"):
             remedy = "Pass a folder, .tar or .parquet, or download the CSV and its images."
             raise DatasetError(name_or_path, "is a remote CSV, which is not supported", remedy)

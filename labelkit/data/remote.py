@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final, cast
 
 from labelkit.data.decode import EncodedImage
 from labelkit.errors import DatasetError, LabelkitError
-from labelkit.formatting import first_few, one_line
+from labelkit.formatting import join_first_few, one_line
 
 # Number of bytes read ahead while an archive is listed.
 _AHEAD: Final = 1 << 20
@@ -21,7 +21,7 @@ _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GO_ON: Final = "Check the file or the connection, and run the command again; it continues if it saves its progress."
 
 
-def is_address(text: str) -> bool:
+def is_remote_url(text: str) -> bool:
     """Return whether a string is the URL of a remote file system, such as ``s3://bucket``."""
     return _ADDRESS.match(text) is not None
 
@@ -122,7 +122,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
         missing += [name] * (not matches)
         found |= {one: FileLocation(system, one) for one in matches}
     if missing:
-        problem = f"{len(missing)} of {len(named)} files are missing: {first_few(missing)}"
+        problem = f"{len(missing)} of {len(named)} files are missing: {join_first_few(missing)}"
         raise DatasetError(text, problem, "Check the folder and the pattern, or list fewer files.")
     return [found[name] for name in sorted(found, key=lambda one: one.encode("utf-8", "surrogateescape"))]
 

@@ -22,7 +22,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 
 # Maximum number of classes listed in a warning.
 _NAMED = 20
@@ -43,9 +43,9 @@ class ClassLabels(NamedTuple):
     count: int  # type: ignore[assignment] # hides the method of tuples
     names: Sequence[str] = ()
 
-    def title(self, i: int) -> str:
+    def class_title(self, index: int) -> str:
         """Return the name of a class for messages, or its number if it has no name."""
-        return f"class {self.names[i]!r}" if self.names else f"class {i}"
+        return f"class {self.names[index]!r}" if self.names else f"class {index}"
 
 
 def _unlabeled_classes_warning(
@@ -55,7 +55,7 @@ def _unlabeled_classes_warning(
     missed = [i for i in wanted if not labeled[classes.labels == i].any()]
     if not missed:
         return ()
-    names = first_few((classes.title(i).removeprefix("class ") for i in missed), _NAMED)
+    names = join_first_few((classes.class_title(i).removeprefix("class ") for i in missed), _NAMED)
     warning = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes have no labeled image: {names}"
     if drawn and labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
         warning += (
@@ -153,7 +153,7 @@ def few_labels_split(classes: ClassLabels, *, total: int, seed: int = 0) -> Labe
     for i in range(classes.count):
         rows = np.flatnonzero(classes.given & (classes.labels == i))
         if len(rows) < wanted[i]:
-            short.append(f"{classes.title(i)} has {len(rows)}")
+            short.append(f"{classes.class_title(i)} has {len(rows)}")
             continue
         labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
     if short:
@@ -168,9 +168,9 @@ def use_dataset_labels(classes: ClassLabels) -> LabelSplit:
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
     # classes that are held out entirely have no image here and need no label
-    missed = [classes.title(i).removeprefix("class ") for i in new if (classes.labels == i).any()]
+    missed = [classes.class_title(i).removeprefix("class ") for i in new if (classes.labels == i).any()]
     told = f"{len(missed)} of {classes.count} classes have no usable label, so they are new: "
-    warnings = (told + first_few(missed, _NAMED),) if missed else ()
+    warnings = (told + join_first_few(missed, _NAMED),) if missed else ()
     return LabelSplit("given", classes.given, old, new, {"num_classes": int(classes.count)}, warnings)
 
 
@@ -377,7 +377,9 @@ def long_tail_split(classes: ClassLabels, *, imbalance_factor: float, seed: int 
     if len(empty):
         i = int(empty[0])
         remedy = "Use an --imbalance-factor closer to 1, or a dataset with images of every class."
-        raise DatasetError("split", f"{classes.title(i)} would be left without images (it has {sizes[i]})", remedy)
+        raise DatasetError(
+            "split", f"{classes.class_title(i)} would be left without images (it has {sizes[i]})", remedy
+        )
     generator = keyed_generator(seed, "long-tail")
     members = [np.flatnonzero(usable & (labels == i)) for i in range(count)]
     kept = [generator.choice(members[i], int(counts[i]), replace=False) for i in range(count)]

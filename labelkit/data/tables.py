@@ -42,7 +42,7 @@ from labelkit.files import (
     open_table,
     parse_json,
 )
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 
 MAX_FAULTS_SHOWN: Final = 10
 _MAX_SHOWN: Final = 200
@@ -100,7 +100,7 @@ def _raise_faults(where: str, faults: Sequence[str], remedy: str = _ROW_REMEDY) 
     """Raise one error with all faults of a file, so that they can be corrected together; do nothing without faults."""
     if not faults:
         return
-    shown = first_few(faults, MAX_FAULTS_SHOWN, "\n  ")
+    shown = join_first_few(faults, MAX_FAULTS_SHOWN, "\n  ")
     problem = f"contains {len(faults)} error{'s' if len(faults) > 1 else ''}\n  {shown}\n"
     raise DatasetError(where, problem, remedy)
 
@@ -121,7 +121,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     table = _read_csv_rows(path, label_column, needs_labels=label_column is not None)
     rows, notes = table.rows, table.notes
     if table.unused and not table.label_fault:
-        notes.append(f"unused columns: {first_few(table.unused, _COLUMNS_SHOWN)}")
+        notes.append(f"unused columns: {join_first_few(table.unused, _COLUMNS_SHOWN)}")
     folders = [path.absolute().parent, *([data_root.absolute()] if data_root is not None else [])]
     files = [_resolve_path(row.path, folders) for row in rows]
     missing = {row.path for row, file in zip(rows, files, strict=True) if not path_exists(file)}
@@ -190,12 +190,16 @@ def _find_by_path_rule(
 
 
 def read_label_csv(
-    path: Path, label_column: str | None = None, *, empty_ok: bool = False, tell: Callable[[str], None] | None = None
+    path: Path,
+    label_column: str | None = None,
+    *,
+    empty_ok: bool = False,
+    show_message: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
     """Read the class of each path, as written, from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
-    The images need not exist. Rows with an empty label are skipped; with ``empty_ok``, all may be empty. ``tell``
-    receives messages for the user about labels that were read as unlabeled or merged.
+    The images need not exist. Rows with an empty label are skipped; with ``empty_ok``, all may be empty.
+    ``show_message`` receives messages for the user about labels that were read as unlabeled or merged.
 
     Raises:
         DatasetError: the file is unreadable, no row has a label, or a path has two labels.
@@ -217,16 +221,18 @@ def read_label_csv(
     _raise_faults(str(path), faults)
     if not found and not empty_ok:
         raise DatasetError(str(path), "no rows are labeled", "Fill in the label column for at least some rows.")
-    if tell is not None:
+    if show_message is not None:
         if any(row.label and not row.given for row in rows):
-            tell(f"{path}: all labels are used; the column labeled hides labels only in a file passed as --dataset")
+            show_message(
+                f"{path}: all labels are used; the column labeled hides labels only in a file passed as --dataset"
+            )
         if any(row.split for row in rows):
-            tell(
+            show_message(
                 f"{path}: the split column is not used; to use it, pass the file as --dataset, with --data-root "
                 "FOLDER if its paths are relative to another folder"
             )
         for note in table.notes:
-            tell(f"{path}: {note}")
+            show_message(f"{path}: {note}")
     return found
 
 
@@ -323,7 +329,7 @@ def _read_csv_rows(
         path_notes = [f"paths read from the column {names[at_path]!r}, the only one with image file names"]
     classes_of = [[names[at] for at in marks if _MARKS[fields[at].strip().lower()]] for _, fields in lines]
     if len(marks) > 1 and any(classes_of):
-        columns = first_few((names[at] for at in sorted(marks)), _COLUMNS_SHOWN)
+        columns = join_first_few((names[at] for at in sorted(marks)), _COLUMNS_SHOWN)
         several = next((line for (line, _), one in zip(lines, classes_of, strict=True) if len(one) > 1), None)
         if several is not None:
             label_fault = f"line {several} has more than one 1 in the columns {columns}; only one label is allowed"
@@ -405,7 +411,7 @@ def find_label_column(header: Sequence[str], requested: str | None, others: Sequ
     ``requested`` is the column that the user named, if any. If no column has a common name, the column of ``others``,
     which are known to contain classes, is used if there is only one.
     """
-    shown = first_few(header, _COLUMNS_SHOWN)
+    shown = join_first_few(header, _COLUMNS_SHOWN)
     by_lower = {key(name): name for key in (normalize_column_name, str.lower) for name in reversed(header)}
     if requested is not None:
         name = by_lower.get(requested.strip().lower(), "")
@@ -491,17 +497,17 @@ MAX_TABLE_BYTES: Final = 1 << 30
 
 
 def path_exists(path: Path) -> bool:
-    """Return whether a path exists, treating an impossible name, such as one that is too long, as missing."""
+    """Return whether a path exists, treating an invalid name, such as one that is too long, as missing."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises if a name is too long
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is an existing folder, treating an impossible name as missing."""
+    """Return whether a path is an existing folder, treating an invalid name as missing."""
     return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is an existing regular file, treating an impossible name as missing."""
+    """Return whether a path is an existing regular file, treating an invalid name as missing."""
     return os.path.isfile(path)  # noqa: PTH113 - as above
 
 
@@ -562,11 +568,13 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
     none = {text: count for text, count in counts.items() if name_of[text] is None and text.strip()}
     notes: list[str] = []
     if none:
-        listed = first_few((f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items()))
+        listed = join_first_few((f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items()))
         notes.append(f"labels read as unlabeled: {listed}; rename them if they are classes")
-    joined = [f"{first_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1]
+    joined = [f"{join_first_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1]
     if joined:
-        notes.append(f"merged labels that differ only in spaces, accents or .0: {first_few(joined, between='; ')}")
+        notes.append(
+            f"merged labels that differ only in spaces, accents or .0: {join_first_few(joined, separator='; ')}"
+        )
     return [None if label is None else name_of[str(label)] for label in labels], notes
 
 

@@ -51,7 +51,7 @@ class BatchPlan:
     views: tuple[ViewSpec, ...]
     identify: bool = False
     pairs: PairPlan | None = None
-    least_side: int | None = None  # shortest side to which a decoder may shrink
+    min_side: int | None = None  # shortest side to which a decoder may shrink
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
             if plan.identify:
                 sha256[i] = np.frombuffer(encoded.sha256, dtype=np.uint8)
                 file_sizes[i] = encoded.size
-            image, full = encoded.decode_reduced(c, plan.least_side)
+            image, full = encoded.decode_reduced(c, plan.min_side)
             if plan.identify and (reason := encoded.explain_lost_content(image)) is not None:
                 lost.append((row, reason))
         except BadImageError as error:
@@ -93,14 +93,14 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
         partner, partner_full = image, full
         if plan.pairs is not None and plan.pairs.rows[i] != row:
             try:
-                partner, partner_full = source.read(int(plan.pairs.rows[i])).decode_reduced(c, plan.least_side)
+                partner, partner_full = source.read(int(plan.pairs.rows[i])).decode_reduced(c, plan.min_side)
             except BadImageError as error:
                 bad.append((int(plan.pairs.rows[i]), error.reason))
                 continue
             partner_sizes[i] = partner_full
         pairs = None if plan.pairs is None else plan.pairs.for_sample(i)
         sizes_of = ([full[0]], [full[1]]), ([partner_full[0]], [partner_full[1]])
-        chosen = sample_crop_boxes(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
+        chosen = sample_crop_boxes(plan.views, *sizes_of, plan.draws.subset(slice(i, i + 1)))
         for view, spec in enumerate(plan.views):
             shown, (height, width) = (partner, partner_full) if spec.shows_partner else (image, full)
             shrink = round(max(height, width) / max(shown.shape[:2]))  # a power of 2

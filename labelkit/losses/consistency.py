@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.algorithms.temperature import TemperatureLoss, positive
+from labelkit.algorithms.temperature import TemperatureLoss, require_positive
 
 
 class DistillationLoss(nn.Module):
@@ -37,11 +37,11 @@ class DistillationLoss(nn.Module):
 
     def __init__(self, student_temperature: float) -> None:
         super().__init__()
-        self.student_temperature = positive(student_temperature, "student_temperature")
+        self.student_temperature = require_positive(student_temperature, "student_temperature")
 
     def forward(self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float) -> Tensor:
         """Compute the loss of student logits (b, c) against teacher logits (b, c), averaged over the batch."""
-        positive(teacher_temperature, "teacher_temperature")
+        require_positive(teacher_temperature, "teacher_temperature")
         if student_logits.shape != teacher_logits.shape or student_logits.ndim != 2:
             raise ValueError(
                 "student and teacher logits must both have shape (b, c), "

@@ -15,13 +15,13 @@ from types import ModuleType
 from labelkit.errors import ConfigError
 from labelkit.files import sha256_file
 from labelkit.methods import OWN_METHODS_VARIABLE
-from labelkit.methods.spec import MethodSpec, OwnSource
+from labelkit.methods.spec import MethodSource, MethodSpec
 
 TABLE_NAME = "METHODS"
 """Name of the dictionary in such a file that maps method names to ``MethodSpec`` objects."""
 
 
-def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, OwnSource]]:
+def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, MethodSource]]:
     """Import a user's method files or modules and return their methods and sources.
 
     Args:
@@ -32,7 +32,7 @@ def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, M
         ConfigError: a file does not exist or cannot be imported, or its table is invalid.
     """
     found: dict[str, MethodSpec] = {}
-    sources: dict[str, OwnSource] = {}
+    sources: dict[str, MethodSource] = {}
     for source in dict.fromkeys(filter(None, named.split(os.pathsep))):
         module = _import_source(source)
         table = getattr(module, TABLE_NAME, None)
@@ -41,7 +41,7 @@ def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, M
                 source, f"does not define {TABLE_NAME}", f'Add {TABLE_NAME} = {{"my-method": MethodSpec(...)}} to it.'
             )
         path = Path(str(module.__file__))
-        where = OwnSource(path.name if source.endswith(".py") else source, path, sha256_file(path))
+        where = MethodSource(path.name if source.endswith(".py") else source, path, sha256_file(path))
         for name, spec in table.items():
             _check_spec(source, name, spec)
             if name in found or name in shipped:

@@ -6,7 +6,7 @@ User-defined methods are loaded from the files or modules listed in ``LABELKIT_M
 import os
 
 from labelkit.methods import OWN_METHODS_VARIABLE
-from labelkit.methods.spec import MethodSpec, OwnSource
+from labelkit.methods.spec import MethodSource, MethodSpec
 
 METHODS: dict[str, MethodSpec] = {
     "cotap": MethodSpec(
@@ -101,7 +101,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
 }
 
-OWN_SOURCES: dict[str, OwnSource] = {}
+OWN_SOURCES: dict[str, MethodSource] = {}
 """Sources of user-defined methods, by method name."""
 
 

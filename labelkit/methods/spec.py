@@ -41,7 +41,7 @@ def _import_class(named: str | type[T]) -> type[T]:
 
 
 @dataclass(frozen=True)
-class OwnSource:
+class MethodSource:
     """Name, path and digest of the file that contains a user-defined method."""
 
     name: str  # file name, or name of the module

@@ -3,7 +3,7 @@
 from labelkit.metrics.classification import (
     eleven_point_average_precision,
     per_class_accuracy,
-    share_interval,
+    proportion_interval,
     shot_groups,
     top_k_accuracy,
 )
@@ -36,7 +36,7 @@ __all__ = [
     "per_class_accuracy",
     "region_similarity",
     "score_retrieval",
-    "share_interval",
+    "proportion_interval",
     "shot_groups",
     "top_k_accuracy",
 ]

@@ -110,7 +110,9 @@ def shot_groups(train_counts: ArrayLike) -> dict[str, NDArray[np.int64]]:
     return {name: np.flatnonzero(mask) for name, mask in groups.items() if mask.any()}
 
 
-def share_interval(hits: int, count: int, *, num_resamples: int, generator: np.random.Generator) -> tuple[float, float]:
+def proportion_interval(
+    hits: int, count: int, *, num_resamples: int, generator: np.random.Generator
+) -> tuple[float, float]:
     """Compute the 95% bootstrap percentile interval of the proportion ``hits / count``.
 
     Since only the correctness of each sample matters, resampling ``count`` samples is a single binomial draw.

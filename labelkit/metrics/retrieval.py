@@ -171,19 +171,19 @@ class _SortedRows:
         step = max(1, _EXACT_NUMBERS // rows.shape[1])
         parts = [slice(start, start + step) for start in range(0, len(rows), step)]
         for part in parts:
-            exact = self.exact(part)
+            exact = self.read_unit_vectors(part)
             self.lengths[self.order[part]] = np.sqrt(np.einsum("ij,ij->i", exact, exact))
         if bad := np.count_nonzero(~np.isfinite(self.lengths)):
             raise ValueError(f"{bad} of {len(rows)} rows of {what} contain NaN or infinity")
         if bad := np.count_nonzero(self.lengths == 0):
             raise ValueError(f"{bad} of {len(rows)} rows of {what} have zero norm, and thus no direction")
         for part in parts:
-            self.unit[part] = self.exact(part)
+            self.unit[part] = self.read_unit_vectors(part)
 
     def __reduce__(self) -> tuple[type[_SortedRows], tuple[Any, ...]]:
         return _SortedRows, self._arguments  # other processes read stored embeddings themselves
 
-    def exact(self, places: Ints | slice) -> Floats:
+    def read_unit_vectors(self, places: Ints | slice) -> Floats:
         """Return the float64 unit vectors at the given positions, which must be sorted."""
         given = self.order[places]
         return np.asarray(self.rows[given].astype(np.float64) / self.lengths[given, None])
@@ -270,11 +270,11 @@ class _Ranking:
         if exactly:
             num_gallery, dim = self.gallery_side.unit.shape
             similar: NDArray[Any] = np.empty((len(rows), num_gallery))
-            left = self.query_side.exact(self.places[rows])
+            left = self.query_side.read_unit_vectors(self.places[rows])
             step = max(1, _EXACT_NUMBERS // dim)
             for start in range(0, num_gallery if len(rows) else 0, step):
                 here = similar[:, start : start + step]
-                np.matmul(left, self.gallery_side.exact(slice(start, start + step)).T, out=here)
+                np.matmul(left, self.gallery_side.read_unit_vectors(slice(start, start + step)).T, out=here)
                 np.rint(np.multiply(here, _RESOLUTION, out=here), out=here)
         else:
             similar = self.query_side.unit[self.places[rows]] @ self.gallery_side.unit.T
@@ -303,7 +303,10 @@ class _Ranking:
             keys = similar[places, columns].astype(np.int64)
         else:
             places, columns = places[~again[places]], columns[~again[places]]
-            left, right = self.query_side.exact(self.places[rows])[places], self.gallery_side.exact(columns)
+            left, right = (
+                self.query_side.read_unit_vectors(self.places[rows])[places],
+                self.gallery_side.read_unit_vectors(columns),
+            )
             keys = np.rint(np.einsum("ij,ij->i", left, right) * _RESOLUTION).astype(np.int64)
         hits = (columns >= self.starts[rows][places]) & (columns < self.ends[rows][places])
         best = np.full(len(rows), -4 * int(_RESOLUTION))

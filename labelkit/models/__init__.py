@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from labelkit.models.backbones.resnet import cifar_resnet, resnet50
     from labelkit.models.backbones.vit import UnsupportedBackboneError
     from labelkit.models.batch_norm import SharedBatchNorm2d, StatisticsSum, batch_statistics, share_statistics
-    from labelkit.models.ema import EMATeacher, StudentChain, ema_update, slow_copy
+    from labelkit.models.ema import EMATeacher, StudentChain, copy_for_ema, ema_update
     from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
     from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
     from labelkit.models.seeding import seeded_init
@@ -45,7 +45,7 @@ __all__ = [
     "resnet50",
     "seeded_init",
     "share_statistics",
-    "slow_copy",
+    "copy_for_ema",
 ]
 
 __getattr__ = lazy_getattr(__name__)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 T = TypeVar("T", bound=nn.Module)
 
 
-def slow_copy(module: T) -> T:
-    """Return a float32 copy without gradients; bfloat16 would round away changes of 0.1%."""
+def copy_for_ema(module: T) -> T:
+    """Copy a module in float32 and without gradients; in bfloat16, its average would not follow changes of 0.1%."""
     return copy.deepcopy(module).float().requires_grad_(False)
 
 
@@ -75,7 +75,7 @@ class EMATeacher(nn.Module):
 
     @torch.no_grad()
     def update(self, student: nn.Module) -> None:
-        """Move the weights one EMA step toward ``student``; ``KeyError``: it lacks parameters or buffers."""
+        """Move the weights one EMA step toward ``student``; ``KeyError`` if it lacks parameters or buffers."""
         ema_update(self.module, student, self.decay, buffers="copy")
 
 
@@ -99,8 +99,8 @@ class StudentChain(nn.Module, Generic[T]):
 
     def __init__(self, student: T, *, with_master: bool) -> None:
         super().__init__()
-        self.teacher: T = slow_copy(student)
-        self.slow_master: T | None = slow_copy(student) if with_master else None
+        self.teacher: T = copy_for_ema(student)
+        self.slow_master: T | None = copy_for_ema(student) if with_master else None
         self.has_master: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool))
         # copy of has_master on the CPU, to avoid waiting for a GPU at every step; None: to be read from the buffer
         self._is_formed: bool | None = False

@@ -5,11 +5,11 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from labelkit.options.base import MODEL, MONITOR, StageConfig
+from labelkit.options.base import MODEL, MONITOR, BaseConfig
 from labelkit.options.training import RunConfig, TrainConfig
 
 
-class ReuseOptions(StageConfig):
+class ReuseOptions(BaseConfig):
     """Options for caching the outputs of the frozen first part of a network."""
 
     reuse_frozen: int | None = MODEL(
@@ -51,7 +51,7 @@ class FreezeOptions(ReuseOptions):
         return self
 
 
-class BackboneOptions(StageConfig):
+class BackboneOptions(BaseConfig):
     """Options for the backbone and its initial weights."""
 
     backbone: str = MODEL("resnet50", "Name of the backbone; see `labelkit list backbones`.")
@@ -65,7 +65,7 @@ class BackboneOptions(StageConfig):
         return self.image_size
 
 
-class PixelOptions(StageConfig):
+class PixelOptions(BaseConfig):
     """Options for pixel normalization, to match published code whose values differ from the backbone's."""
 
     pixel_mean: tuple[float, ...] | None = MODEL(

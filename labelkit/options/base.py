@@ -33,8 +33,8 @@ _FIELD_PROPERTIES = ("preset", "short", "aliases", "makes", "before", "positiona
 _LIMIT_SYMBOLS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
 
 
-class StageConfig(BaseModel):
-    """Base class of all option classes; its fields define shell options, help, preset keys and saved configs.
+class BaseConfig(BaseModel):
+    """Base class of all option classes; the fields define shell options, help, preset keys and saved configs.
 
     Fields are flat: numbers, strings, paths, choices (``Literal``), switches (``bool``), tuples of these, or a union
     of one of these and ``None``. In addition to a default, description and bounds, `panel` accepts the following
@@ -87,7 +87,7 @@ class StageConfig(BaseModel):
         return self.model_dump(mode="json", exclude=excluded)
 
 
-def explain_no_effect(config: StageConfig, name: str) -> str:
+def explain_no_effect(config: BaseConfig, name: str) -> str:
     """Return why an option has no effect, such as ``without --loss moco``, or an empty string if it has one."""
     rules = (vars(base).get("acts_with", {}) for base in type(config).__mro__)
     other, *values = next((table[name] for table in rules if name in table), ()) or ("",)
@@ -107,7 +107,7 @@ def explain_no_effect(config: StageConfig, name: str) -> str:
 
 
 @cache
-def retired_options(config_class: type[StageConfig]) -> dict[str, object]:
+def retired_options(config_class: type[BaseConfig]) -> dict[str, object]:
     """Return options that a class or its bases had in earlier versions, with their now constant values (``*``: any)."""
     import yaml  # not needed for --help
 
@@ -126,7 +126,7 @@ def equals_constant(constant: object, value: object) -> bool:
 def panel(name: str | None, *, preset: bool = True) -> Callable[..., Any]:
     """Return a field factory for one panel of ``--help``, which takes a default and a description.
 
-    It accepts arguments of `Field` and the properties in `StageConfig`: ``_LOSS(0.5, "Weight.", ge=0, before=1.0)``.
+    It accepts arguments of `Field` and the properties in `BaseConfig`: ``_LOSS(0.5, "Weight.", ge=0, before=1.0)``.
 
     Args:
         name: heading of the panel; None: the general one.
@@ -148,7 +148,7 @@ OPTION = panel(None)
 """Field factories for the panels that several commands have, and for options without a panel of their own."""
 
 
-def override_default(parent: type[StageConfig], name: str, default: object) -> Any:
+def override_default(parent: type[BaseConfig], name: str, default: object) -> Any:
     """Return a copy of a parent's field with a different default but the same description, bounds and panel.
 
     Raises:
@@ -167,7 +167,7 @@ def read_field_extra(field: FieldInfo, key: str) -> object:
     return extra.get(key) if isinstance(extra, dict) else None
 
 
-def list_legacy_defaults(config_class: type[StageConfig]) -> dict[str, object]:
+def list_legacy_defaults(config_class: type[BaseConfig]) -> dict[str, object]:
     """Return the values that reproduce version 0.1.0, for options that were added later."""
     found = {name: read_field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}
@@ -240,27 +240,27 @@ def closest_name(word: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def format_value(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
+def format_value(value: object, *, max_length: int | None = _MAX_SHOWN) -> str:
     """Format a value as a user would type it, such as ``1,2`` for a tuple and ``none`` for None.
 
     Args:
         value: None, a bool, number, string or path, or a list of these.
-        longest: maximum number of characters, beyond which the text is truncated; None: unlimited.
+        max_length: maximum number of characters, beyond which the text is truncated; None: unlimited.
     """
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        text = ",".join(format_value(item, longest=longest) for item in value)
+        text = ",".join(format_value(item, max_length=max_length) for item in value)
     else:
         text = str(value)
-    if longest is not None and len(text) > longest:
-        text = text[: longest - 3] + "..."
+    if max_length is not None and len(text) > max_length:
+        text = text[: max_length - 3] + "..."
     return text if text and text.isprintable() and text == text.strip() else repr(text)
 
 
-def command_words(config: StageConfig) -> list[str]:
+def command_words(config: BaseConfig) -> list[str]:
     """Return the command line for a config, without ``labelkit`` and without options at their defaults."""
     words = list(config.command)
     for name, field in type(config).model_fields.items():
@@ -273,7 +273,7 @@ def command_words(config: StageConfig) -> list[str]:
         place = [] if read_field_extra(field, "positional") else [flag(name)]
         each = value if isinstance(value, tuple) and list_item_type(field.annotation) is Path else [value]
         for one in each:
-            words += [*place, str(one) if isinstance(one, str | Path) else format_value(one, longest=None)]
+            words += [*place, str(one) if isinstance(one, str | Path) else format_value(one, max_length=None)]
     return words
 
 

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, closest_name, panel
+from labelkit.options.base import BaseConfig, closest_name, panel
 
 _GATE = panel("Limits")
 
@@ -78,7 +78,7 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
     return limits
 
 
-class GateConfig(StageConfig):
+class GateConfig(BaseConfig):
     """Options for score limits; a command exits with code 10 if a limit is violated."""
 
     fail_under: tuple[str, ...] = _GATE(

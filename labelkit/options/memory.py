@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
-from labelkit.options.base import RUN, RUN_ONLY, StageConfig
+from labelkit.options.base import RUN, RUN_ONLY, BaseConfig
 
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([KMGT]I?B|B)?", re.IGNORECASE | re.ASCII)
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -27,7 +27,7 @@ def parse_size(text: str) -> int:
     return size
 
 
-class MemoryConfig(StageConfig):
+class MemoryConfig(BaseConfig):
     """Option for a memory limit, which sets block sizes; see ``labelkit.commands.common.embeddings``."""
 
     max_memory: str | None = RUN(
@@ -54,7 +54,7 @@ class MemoryConfig(StageConfig):
         return None if self.max_memory is None else parse_size(self.max_memory)
 
 
-class ProcessesConfig(StageConfig):
+class ProcessesConfig(BaseConfig):
     """Options for parallel processing, which does not affect the result."""
 
     processes: int = RUN_ONLY(

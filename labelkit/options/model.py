@@ -5,10 +5,10 @@ from typing import Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import MODEL, StageConfig
+from labelkit.options.base import MODEL, BaseConfig
 
 
-class ModelConfig(StageConfig):
+class ModelConfig(BaseConfig):
     """Options for the network and its weights."""
 
     checkpoint: Path | None = MODEL(

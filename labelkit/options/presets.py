@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from labelkit.errors import ConfigError
 from labelkit.files import TABLE_SUFFIXES, missing_path_remedy, open_regular
 from labelkit.options.base import (
-    StageConfig,
+    BaseConfig,
     choices,
     closest_name,
     combine_errors,
@@ -32,7 +32,7 @@ from labelkit.options.base import (
 )
 from labelkit.progress import current_progress
 
-C = TypeVar("C", bound=StageConfig)
+C = TypeVar("C", bound=BaseConfig)
 
 _FOLDER_PRESET = "folder"
 _PRETRAINED_PRESET = "folder_pretrained"
@@ -149,14 +149,14 @@ def preset_folder_name(command: tuple[str, ...]) -> str:
     return command[1] if command[0] == "train" else "-".join(command)
 
 
-def available_presets(config_class: type[StageConfig]) -> dict[str, Path]:
+def available_presets(config_class: type[BaseConfig]) -> dict[str, Path]:
     """Return a command's presets by name, sorted; a custom method without presets inherits those of its parent."""
     folder = shipped_presets()
     if folder is None or not config_class.command:
         return {}
     found = folder / preset_folder_name(config_class.command)
     if config_class.command[0] == "train" and not found.is_dir():
-        extended = (kind.command for kind in config_class.__mro__ if issubclass(kind, StageConfig) and kind.command)
+        extended = (kind.command for kind in config_class.__mro__ if issubclass(kind, BaseConfig) and kind.command)
         folders = (folder / preset_folder_name(command) for command in extended)
         found = next((path for path in folders if path.is_dir()), found)
     return {path.stem: path for path in sorted(found.glob("*.yaml"))}
@@ -195,7 +195,7 @@ def _read(path: Path, name: str, faults: list[ConfigError]) -> dict[str, object]
         return {}
 
 
-def _choose_preset(config_class: type[StageConfig], preset: str | None, values: Mapping[str, object]) -> Path | None:
+def _choose_preset(config_class: type[BaseConfig], preset: str | None, values: Mapping[str, object]) -> Path | None:
     available = available_presets(config_class)
     if preset is not None:
         if preset in available:
@@ -236,7 +236,7 @@ def _is_path(dataset: str) -> bool:
 
 
 def _check_source(
-    config_class: type[StageConfig], values: Mapping[str, object], where: Mapping[str, str], *, in_file: bool
+    config_class: type[BaseConfig], values: Mapping[str, object], where: Mapping[str, str], *, in_file: bool
 ) -> list[ConfigError]:
     """Check the keys and values of one source: a preset, a config file, or the options.
 
@@ -281,7 +281,7 @@ def _fault(where: str, key: str, problem: str, remedy: str) -> ConfigError:
 
 
 def _check_combination(
-    config_class: type[StageConfig], values: Mapping[str, object], origins: Mapping[str, str], error: ValidationError
+    config_class: type[BaseConfig], values: Mapping[str, object], origins: Mapping[str, str], error: ValidationError
 ) -> list[ConfigError]:
     """Return errors for problems that occur only when all values are combined."""
     faults = []

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, field_validator, model_validator
 
 from labelkit.files import read_json_object
-from labelkit.options.base import DATA, IMAGES, LABELS, OPTION, OUTPUT, RUN, STORE, StageConfig, panel
+from labelkit.options.base import DATA, IMAGES, LABELS, OPTION, OUTPUT, RUN, STORE, BaseConfig, panel
 
 _EARLIER = panel("Earlier run", preset=False)
 
@@ -43,7 +43,7 @@ def find_newest_store(folder: Path) -> Path | None:
     return None
 
 
-class IndexOption(StageConfig):
+class IndexOption(BaseConfig):
     """Option for the store that a command reads."""
 
     index: Path = STORE(
@@ -58,7 +58,7 @@ class IndexOption(StageConfig):
         return find_newest_store(index) or index
 
 
-class LabelColumnOption(StageConfig):
+class LabelColumnOption(BaseConfig):
     """Option for the label column of a CSV file."""
 
     label_column: str | None = LABELS(
@@ -84,19 +84,19 @@ class AddedLabelsOption(LabelsOption):
     own_labels: bool = LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
 
 
-class SplitOption(StageConfig):
+class SplitOption(BaseConfig):
     """Option that restricts a command to one split of a store."""
 
     split: str = OPTION("all", "Split to use, or all.")
 
 
-class NormalizeOption(StageConfig):
+class NormalizeOption(BaseConfig):
     """Option that normalizes embeddings to unit length."""
 
     normalize: bool = OPTION(True, "Normalize all embeddings to unit length first.")
 
 
-class NewClassesOption(StageConfig):
+class NewClassesOption(BaseConfig):
     """Option for the number of classes without labeled images."""
 
     new_classes: str = OPTION(
@@ -113,7 +113,7 @@ class NewClassesOption(StageConfig):
         return self
 
 
-class DatasetOptions(StageConfig):
+class DatasetOptions(BaseConfig):
     """Options for the dataset whose images a command reads."""
 
     dataset: str = DATA(
@@ -126,7 +126,7 @@ class DatasetOptions(StageConfig):
     )
 
 
-class ListingOptions(StageConfig):
+class ListingOptions(BaseConfig):
     """Options for listing images in folders or files."""
 
     exclude: tuple[str, ...] = DATA(
@@ -141,13 +141,13 @@ class ListingOptions(StageConfig):
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 
-class MaxImagesOption(StageConfig):
+class MaxImagesOption(BaseConfig):
     """Option that limits the number of images that a command uses."""
 
     max_images: int | None = DATA(None, "Maximum number of images per split, drawn at random with --seed.", ge=1)
 
 
-class EvalSplitOption(StageConfig):
+class EvalSplitOption(BaseConfig):
     """Option for commands that train on one split and score another."""
 
     eval_split: str = DATA("auto", "Split to evaluate on; auto: val if it exists, otherwise test.")
@@ -157,26 +157,26 @@ IMAGES_PER_SHEET: Final = 6
 """Number of images on a contact sheet of predicted masks or boxes."""
 
 
-class ScoresOutOptions(StageConfig):
+class ScoresOutOptions(BaseConfig):
     """Option for commands that write their scores to a file."""
 
     out: Path | None = OUTPUT(None, "Also write scores, protocol, network and data to this JSON file.", makes="json")
 
 
-class StoredImagesOptions(StageConfig):
+class StoredImagesOptions(BaseConfig):
     """Options for commands that read the images of a store again, for instance to display them."""
 
     dataset: str | None = IMAGES(None, "Dataset that contains the images, if they were moved after `labelkit embed`.")
     data_root: Path = IMAGES(Path("data"), "Folder that contains the registered datasets for --dataset.")
 
 
-class DeviceOption(StageConfig):
+class DeviceOption(BaseConfig):
     """Option for the compute device."""
 
     device: Device = RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.")
 
 
-class WorkersOption(StageConfig):
+class WorkersOption(BaseConfig):
     """Option for the number of data-loading workers."""
 
     num_workers: int | None = RUN(
@@ -194,38 +194,38 @@ class PrecisionOptions(WorkersOption):
     precision: Literal["float32", "bf16", "fp16"] = RUN("float32", "Floating-point precision of the network.")
 
 
-class ThreadsOption(StageConfig):
+class ThreadsOption(BaseConfig):
     """Option for the number of CPU threads."""
 
     threads: int | None = RUN(None, "Number of CPU threads. Default: PyTorch's default.", ge=1)
 
 
-class BootstrapOptions(StageConfig):
+class BootstrapOptions(BaseConfig):
     """Options for bootstrap confidence intervals."""
 
     bootstrap: int = OPTION(1000, "Number of bootstrap resamples for 95% confidence intervals; 0: no intervals.", ge=0)
     seed: int = OPTION(0, "Random seed for the bootstrap.", ge=0)
 
 
-class PerClassOption(StageConfig):
+class PerClassOption(BaseConfig):
     """Option to show per-class scores."""
 
     per_class: bool = OPTION(False, "Also show per-class scores.")
 
 
-class TableOption(StageConfig):
+class TableOption(BaseConfig):
     """Option to write results as a CSV table."""
 
     csv: Path | None = OUTPUT(None, "CSV to write. Default: INDEX.RESULT.csv next to the store.", makes="csv")
 
 
-class StoreOutOption(StageConfig):
+class StoreOutOption(BaseConfig):
     """Option for the store that a command writes."""
 
     out: Path = OUTPUT(..., "Store to write, NAME.h5.", makes="store")
 
 
-class ShardsOptions(StageConfig):
+class ShardsOptions(BaseConfig):
     """Option for commands that can write a store as several files."""
 
     shards: int | None = OUTPUT(
@@ -236,13 +236,13 @@ class ShardsOptions(StageConfig):
     )
 
 
-class OverwriteOption(StageConfig):
+class OverwriteOption(BaseConfig):
     """Option to overwrite existing output files."""
 
     overwrite: bool = OUTPUT(False, "Overwrite existing output files.")
 
 
-class PreviousOption(StageConfig):
+class PreviousOption(BaseConfig):
     """Options for commands that keep the cluster ids of an earlier run."""
 
     previous: Path | None = _EARLIER(

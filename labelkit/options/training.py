@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.options.base import RUN, RUN_ONLY, StageConfig, format_value, panel
+from labelkit.options.base import RUN, RUN_ONLY, BaseConfig, format_value, panel
 from labelkit.options.data import DataConfig
 from labelkit.options.shared import DeviceOption, PrecisionOptions, ThreadsOption
 
@@ -17,8 +17,8 @@ LabelKind = Literal["few", "some", "all", "none"]
 _OPTIMIZATION = panel("Optimization")
 
 
-class UpdateOptions(StageConfig):
-    """Options for the optimizer, batch size and seed."""
+class OptimizerOptions(BaseConfig):
+    """Options for the optimizer, the batch size and the random seed."""
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"momentum": ("optimizer", "sgd")}
 
@@ -33,7 +33,7 @@ class UpdateOptions(StageConfig):
     seed: int = RUN(0, "Random seed for everything except the split (see --split-seed).", ge=0)
 
 
-class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
+class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, OptimizerOptions, DataConfig):
     """Options shared by all methods of ``labelkit train``, except for the length of the run."""
 
     #: Numbers of epochs or steps to scale in a shorter run, with their minimum, in addition to those of base classes.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labelkit.store import schema
 from labelkit.store.reader import open_file
-from labelkit.store.writer import MADE_BY, Contents, strings, write_once
+from labelkit.store.writer import MADE_BY, Contents, encode_strings, write_small_file
 
 MAX_KEYPOINTS = 50
 
@@ -35,9 +35,9 @@ class Matches:
         """Return the number of pairs."""
         return len(self.pairs)
 
-    def select(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
+    def select(self, selection: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
         """Return the pairs selected by positions or by a boolean mask."""
-        return Matches(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+        return Matches(**{field.name: getattr(self, field.name)[selection] for field in fields(self)})
 
     def reversed(self) -> Matches:
         """Return the same pairs with the first and second image swapped."""
@@ -102,12 +102,16 @@ class MatchFile:
     content_digest: str
 
 
-def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> str:
+def write_matches(path: Path, match_file: MatchFile, *, overwrite: bool = False) -> str:
     """Write matches to a file atomically and return its content digest; see ``write_prototypes``."""
-    images = _stored(schema.MATCHED_IMAGE_COLUMNS, found)
-    datasets = {**_stored(schema.MATCH_COLUMNS, found.matches), **images, "sample_ids": strings(found.sample_ids)}
-    contents = Contents.of(schema.FORMAT_MATCHES, datasets, created_by=MADE_BY, recipe=found.recipe)
-    return write_once(path, contents, overwrite=overwrite)
+    images = _stored(schema.MATCHED_IMAGE_COLUMNS, match_file)
+    datasets = {
+        **_stored(schema.MATCH_COLUMNS, match_file.matches),
+        **images,
+        "sample_ids": encode_strings(match_file.sample_ids),
+    }
+    contents = Contents.of(schema.FORMAT_MATCHES, datasets, created_by=MADE_BY, recipe=match_file.recipe)
+    return write_small_file(path, contents, overwrite=overwrite)
 
 
 def read_matches(path: Path) -> MatchFile:
@@ -153,7 +157,7 @@ def write_neighbors(path: Path, found: NeighborFile) -> None:
     """Write nearest neighbors to a file atomically, replacing an existing file."""
     datasets = _stored(schema.NEIGHBOR_COLUMNS, found)
     contents = Contents.of(schema.FORMAT_NEIGHBORS, datasets, created_by=MADE_BY, recipe=found.recipe)
-    write_once(path, contents, overwrite=True)
+    write_small_file(path, contents, overwrite=True)
 
 
 def read_neighbors(path: Path) -> NeighborFile:
@@ -196,7 +200,7 @@ def write_prototypes(
     """
     datasets = {"prototypes": prototypes.astype("<f4")}
     contents = Contents.of(schema.FORMAT_PROTOTYPES, datasets, created_by=MADE_BY, recipe=recipe, spread=spread)
-    return write_once(path, contents, overwrite=overwrite)
+    return write_small_file(path, contents, overwrite=overwrite)
 
 
 def read_prototypes(path: Path) -> PrototypeFile:

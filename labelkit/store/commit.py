@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import portalocker
 from portalocker import LockFlags
 
-from labelkit.errors import output_exists, resource_error
+from labelkit.errors import output_exists_error, resource_error
 from labelkit.files import open_regular
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -54,12 +54,12 @@ def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def translate_os_errors(place: str | os.PathLike[str]) -> Iterator[None]:
+def translate_os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Convert operating-system errors to errors with a remedy for the user."""
     try:
         yield
     except OSError as error:
-        raise resource_error(error, os.fspath(place)) from error
+        raise resource_error(error, os.fspath(path)) from error
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:
@@ -83,7 +83,7 @@ def temporary_name() -> str:
     return f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
 
 
-def install(temporary: Path, path: Path, *, replace: bool) -> None:
+def move_into_place(temporary: Path, path: Path, *, replace: bool) -> None:
     """Rename a complete, synced temporary file to its final name, and make the name durable.
 
     If ``path`` exists and ``replace`` is false, a ``FileExistsError`` is raised and nothing is changed.
@@ -145,12 +145,12 @@ def commit_file(
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        install(temporary, Path(path), replace=replace)
+        move_into_place(temporary, Path(path), replace=replace)
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         if isinstance(error, FileExistsError):
-            raise output_exists(path) from error
+            raise output_exists_error(path) from error
         if isinstance(error, OSError):
             raise resource_error(error, str(path)) from error
         raise

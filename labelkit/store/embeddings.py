@@ -159,7 +159,7 @@ class EmbeddingStore:
             problem = f"contains {root.get('kind')}, not embeddings"
             raise NotAStore(file.where, problem, "Pass the store that this file belongs to.")
         for name in {"metric", "normalized"} - root.keys():
-            raise Refused(file.place(f"@{name}"), "is missing", RESTORE)
+            raise Refused(file.location_of(f"@{name}"), "is missing", RESTORE)
         self.has_images = schema.FEATURE_IMAGELESS not in file.features
         required = (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ()))
         lengths = file.check_axes(schema.STORE_COLUMNS, required=required)
@@ -189,7 +189,7 @@ class EmbeddingStore:
         for name, values, names in indices:
             if values is not None and names and len(bad := np.flatnonzero((values < -1) | (values >= len(names)))):
                 problem = f"is {values[bad[0]]}, expected -1 to {len(names) - 1}"
-                raise Refused(f"{file.place(name)} row {bad[0]}", problem, RESTORE)
+                raise Refused(f"{file.location_of(name)} row {bad[0]}", problem, RESTORE)
         flags = (column(name) for name in ("labeled", "old_classes"))
         self.labeled, self.old_classes = (None if one is None else one.astype(np.bool_) for one in flags)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
@@ -343,14 +343,14 @@ def _read_ids(file: CheckedFile) -> SampleIds:
     if disordered.any():
         row = int(np.argmax(disordered)) + 1
         problem = f"{name_text(raw_in_order[row])!r} occurs twice or out of order"
-        raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
+        raise Refused(f"{file.location_of('sample_ids')} row {row}", problem, RESTORE)
     names = SampleIds(raw)
     for start in range(0, len(raw), _IDS_AT_ONCE):
         if are_sample_ids(raw[start : start + _IDS_AT_ONCE].tolist()):
             continue
         for row, name in enumerate(names[start : start + _IDS_AT_ONCE], start):
             if fault := name_fault(name):
-                raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
+                raise Refused(f"{file.location_of('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
     return names
 
 

@@ -117,13 +117,13 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
     return [name_text(text) if isinstance(text, bytes) else str(text) for text in values.tolist()]
 
 
-def read_arrays(path: Path, wanted: Mapping[str, str | None], arrays: Any = None) -> ForeignRows:
+def read_arrays(path: Path, requested: Mapping[str, str | None], arrays: Any = None) -> ForeignRows:
     """Read embeddings and columns from a ``.npy`` or ``.npz`` file, or from arrays that are already loaded."""
     arrays = _load(path) if arrays is None else arrays
     if isinstance(arrays, np.ndarray):
         _check_table(arrays, str(path))
         return ForeignRows(arrays, {}, lambda row: f"{path} row {row}")
-    chosen = _choose(str(path), arrays, wanted)
+    chosen = _choose(str(path), arrays, requested)
     _check_table(arrays[chosen["embeddings"]], f"{path}:{chosen['embeddings']}")
     found = {role: arrays[name] for role, name in chosen.items()}
     return _foreign_rows(found, {role: f"{path}:{name}" for role, name in chosen.items()}, chosen, list(arrays))
@@ -154,13 +154,13 @@ def _foreign_rows(
     return ForeignRows(rows, columns, lambda row: f"{places['embeddings']} row {row}", chosen, left_out)
 
 
-def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
+def read_hdf5(path: Path, requested: Mapping[str, str | None]) -> ForeignRows:
     """Read embeddings and columns from a foreign HDF5 file; contiguous embeddings become a memory map.
 
-    ``wanted`` is the path of the dataset for each role, or ``None`` to search the root group and ``obs``, where
+    ``requested`` is the path of the dataset for each role, or ``None`` to search the root group and ``obs``, where
     AnnData stores names and labels.
     """
-    where, named = str(path), {role: key and key.strip("/") for role, key in wanted.items()}
+    where, named = str(path), {role: key and key.strip("/") for role, key in requested.items()}
     with open_regular(path) as handle:
         try:
             with open_hdf5(handle, where) as file:
@@ -222,7 +222,7 @@ _LISTED_TEXT = re.compile(r"(.*\.\w+) *[\t,] *([^\t,./]+)")  # the same with cla
 _REMEDY = "Write a header, then one line per image with its path and numbers."
 
 
-def read_names(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
+def read_names(path: Path, requested: Mapping[str, str | None]) -> ForeignRows:
     """Read names from a text file with one name per line, or from a table with a header, like ``read_csv``.
 
     If every line consists of a file name, a space and a number, the numbers are labels; the same holds for a file name,
@@ -237,8 +237,8 @@ def read_names(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
     names = [name_text(line).replace("\\", "/") for line in raw.splitlines()]
     if not names:
         raise Refused(str(path), "is empty", "Write one name per line.")
-    if any(wanted.values()) or set(re.split("[,;\t]", names[0].lower())) & set(_COLUMN_NAMES["ids"]):
-        return read_csv(path, wanted, with_rows=False)
+    if any(requested.values()) or set(re.split("[,;\t]", names[0].lower())) & set(_COLUMN_NAMES["ids"]):
+        return read_csv(path, requested, with_rows=False)
     columns: dict[str, Column] = {"ids": names}
     pairs = [match.groups() for match in map(_LISTED.fullmatch, names) if match]
     pairs = pairs or [match.groups() for match in map(_LISTED_TEXT.fullmatch, names) if match]
@@ -247,12 +247,12 @@ def read_names(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
     return ForeignRows(np.empty((len(names), 0)), columns, lambda row: f"{path} line {row + 1}")
 
 
-def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = True) -> ForeignRows:
+def read_csv(path: Path, requested: Mapping[str, str | None], *, with_rows: bool = True) -> ForeignRows:
     """Read a CSV file with a path column, optional labels and splits, and one column per embedding dimension.
 
     Args:
         path: the file, UTF-8, or UTF-16 with a byte order mark; columns are separated by commas, semicolons or tabs.
-        wanted: name of the column for each role, or ``None`` to look for the usual names. For ``embeddings``, the
+        requested: name of the column for each role, or ``None`` to look for the usual names. For ``embeddings``, the
             common prefix of numbered columns, or the names of all columns separated by commas; by default, the only
             columns that are numbered from 0 or 1.
         with_rows: whether to read the embeddings; otherwise, the rows have no values.
@@ -263,10 +263,10 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
     reader: Any = None
     with path.open(encoding=encoding, newline="") as file:
         try:
-            reader, header = open_table(file, {*_COLUMN_NAMES["ids"], (wanted.get("ids") or "path").lower()})
-            found = _find_columns(where, header, wanted)
+            reader, header = open_table(file, {*_COLUMN_NAMES["ids"], (requested.get("ids") or "path").lower()})
+            found = _find_columns(where, header, requested)
             places = {role: header.index(name) for role, name in found.items()}
-            used = _number_columns(where, header, places.values(), wanted.get("embeddings")) if with_rows else []
+            used = _number_columns(where, header, places.values(), requested.get("embeddings")) if with_rows else []
             texts: dict[str, list[str]] = {role: [] for role in places}
             numbers: list[int] = []
             rows: list[NDArray[np.float64]] = []

@@ -46,29 +46,29 @@ class CachedViewPlan:
     dtypes: tuple[str, ...]
 
     @property
-    def image_bytes(self) -> int:
-        """Size in bytes of the cached values of one image."""
+    def bytes_per_image(self) -> int:
+        """Size of the cached values of one image, in bytes."""
         kinds = zip(self.counts, self.shapes, self.dtypes, strict=True)
         return sum(count * int(np.prod(shape)) * np.dtype(dtype).itemsize for count, shape, dtype in kinds)
 
     @property
     def num_bytes(self) -> int:
         """Size in bytes of all cached values."""
-        return len(self.rows) * self.image_bytes
+        return len(self.rows) * self.bytes_per_image
 
     @property
-    def part_rows(self) -> int:
+    def images_per_part(self) -> int:
         """Number of images in each part of the cache."""
-        return max(1, min(_PART_BYTES // self.image_bytes, _PART_PASSES // sum(self.counts)))
+        return max(1, min(_PART_BYTES // self.bytes_per_image, _PART_PASSES // sum(self.counts)))
 
     @property
     def num_parts(self) -> int:
         """Number of parts of the cache."""
-        return -(-len(self.rows) // self.part_rows)
+        return -(-len(self.rows) // self.images_per_part)
 
     def part(self, number: int) -> NDArray[np.int64]:
         """Return the row indices of the images in one part of the cache."""
-        return self.rows[number * self.part_rows : (number + 1) * self.part_rows]
+        return self.rows[number * self.images_per_part : (number + 1) * self.images_per_part]
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the content of ``plan.json``, in which rows are ranges (first row, last row)."""
@@ -85,7 +85,7 @@ class CachedViewPlan:
             "counts": list(self.counts),
             "shapes": [list(shape) for shape in self.shapes],
             "dtypes": list(self.dtypes),
-            "part_rows": self.part_rows,
+            "part_rows": self.images_per_part,
         }
         return plain_json(plan)
 

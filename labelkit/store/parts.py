@@ -202,11 +202,11 @@ def open_part(path: Path) -> CheckedFile:
 
 
 def cast_finite(
-    values: NDArray[Any], kind: np.dtype[Any], place: Callable[[int], str], name: str, option: str
+    values: NDArray[Any], kind: np.dtype[Any], where: Callable[[int], str], name: str, option: str
 ) -> NDArray[Any]:
     """Convert rows (m, d) to the floating-point dtype in which they are stored, and check that all values are finite.
 
-    For messages, ``place`` returns the location of a row, ``name`` describes the values, and ``option`` is the option
+    For messages, ``where`` returns the location of a row, ``name`` describes the values, and ``option`` is the option
     that selects the dtype.
     """
     with np.errstate(over="ignore", invalid="ignore"):
@@ -217,7 +217,7 @@ def cast_finite(
         overflow = bool(np.isfinite(values[row]).all())
         problem = f"{name} is too large for {kind}" if overflow else f"{name} is not finite"
         remedy = f"Pass {option} float32." if overflow else "Check the network and its weights."
-        raise StoreError(place(row), problem, remedy)
+        raise StoreError(where(row), problem, remedy)
     return stored
 
 
@@ -240,14 +240,14 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
     return loaded
 
 
-def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
+def check_space(folder: Path, needed: int, out: Path, description: str) -> None:
     """Check that there is disk space for ``needed`` bytes of parts and output, minus those of existing parts."""
     with translate_os_errors(folder):
         free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free
         there = sum(path.stat().st_size for path in (folder / "parts").glob("*.h5"))
     needed -= there
     if free < needed:
-        problem = f"only {free / 1e6:.1f} MB are free, but this run needs {needed / 1e6:.1f} MB ({what})"
+        problem = f"only {free / 1e6:.1f} MB are free, but this run needs {needed / 1e6:.1f} MB ({description})"
         raise ResourceError(str(out.parent), problem, "Free some space or pass a different --out.")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Mismatch, StoreError, output_exists
+from labelkit.errors import Mismatch, StoreError, output_exists_error
 from labelkit.store import schema
 from labelkit.store.commit import commit_file, commit_folder, commit_json, json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore
@@ -24,7 +24,7 @@ from labelkit.store.parts import RunFolder, cast_finite, check_space
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
 from labelkit.store.reader import RESTORE, CheckedFile, open_file
-from labelkit.store.writer import Contents, strings
+from labelkit.store.writer import Contents, encode_strings
 
 _WrittenFile = tuple[list[str], int, str]
 """A file of the patch set: names of its images, number of its patches, and content digest."""
@@ -87,7 +87,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         stored = cast_finite(flat, kind, lambda row: f"{self.out}: {names[row]}", "patches", "--patch-dtype")
         contents = Contents.of(
             schema.FORMAT_STORE,
-            requires=schema.FEATURE_CELLS if plan.is_sampled else "",
+            requires=schema.FEATURE_CELLS if plan.samples_cells else "",
             kind="patches",
             normalized=0,
             metric=plan.rows.metric,
@@ -100,7 +100,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         contents.datasets["patch_offsets"] = np.arange(len(rows) + 1, dtype="<u8") * np.uint64(plan.count)
         contents.datasets["grids"] = np.tile(np.array(plan.grid, dtype="<u2"), (len(rows), 1))
         contents.datasets["regions"] = regions.astype("<f4")
-        contents.datasets["sample_ids"] = strings(names)
+        contents.datasets["sample_ids"] = encode_strings(names)
         if cells is not None:
             contents.datasets["cells"] = cells.reshape(-1, 2).astype("<u2")
         commit_file(self.path(number), contents.sealed().write)
@@ -145,10 +145,12 @@ class PatchRun(RunFolder[_WrittenFile]):
         try:
             listed = read_set_json(self._target)
         except StoreError as error:
-            raise output_exists(self._target, state=f"and cannot be used ({error.problem})") from error
+            raise output_exists_error(self._target, state=f"and cannot be used ({error.problem})") from error
         if listed.get("plan_digest") == self.digest:
             return True
-        raise output_exists(self._target, state="and was created from other images, another model or other options")
+        raise output_exists_error(
+            self._target, state="and was created from other images, another model or other options"
+        )
 
     def _published_plan(self) -> object:
         try:

@@ -308,13 +308,13 @@ class PatchPlan:
         return cells if self.per_image is None else min(self.per_image, cells)
 
     @property
-    def is_sampled(self) -> bool:
-        """Whether cells are sampled, which requires storing the cell of each patch."""
+    def samples_cells(self) -> bool:
+        """Whether only some cells of each image are sampled, so that the cell of each patch must be stored."""
         return self.per_image is not None
 
     @property
     def _row_bytes(self) -> int:
-        return self.count * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.is_sampled else 0)) + 40
+        return self.count * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.samples_cells else 0)) + 40
 
     @cached_property
     def pieces(self) -> list[tuple[int, int, int]]:
@@ -334,7 +334,7 @@ class PatchPlan:
             "layer": self.layer,
             "grid": list(self.grid),
             "per_image": self.per_image,
-            "seed": self.seed if self.is_sampled else None,
+            "seed": self.seed if self.samples_cells else None,
         }
 
     def to_json(self) -> dict[str, Any]:

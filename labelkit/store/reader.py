@@ -207,8 +207,8 @@ class CheckedFile:
         """Open a group of this file as if it were a separate file; it can be used while this file is open."""
         return CheckedFile(self._handle, self.where, file_format, outer=self, group=group)
 
-    def place(self, path: str) -> str:
-        """Return the name that error messages use for an object in the file."""
+    def location_of(self, path: str) -> str:
+        """Return the location of an object in the file, for error messages."""
         inner = f"{self._root}/{path}" if path else self._root
         return f"{self.where}:{inner}" if inner else self.where
 
@@ -217,7 +217,9 @@ class CheckedFile:
         found = str(texts.get("format", "nothing"))
         if found != file_format and (file_format is not None or found not in schema.FORMATS):
             expected = f"format {file_format}" if file_format else "a labelkit format"
-            raise NotAStore(self.place(""), f"expected {expected}, found {found}", "Pass a file written by labelkit.")
+            raise NotAStore(
+                self.location_of(""), f"expected {expected}, found {found}", "Pass a file written by labelkit."
+            )
         self.format = found
         version = str(texts.get("format_version", ""))
         major = version.partition(".")[0]
@@ -225,12 +227,12 @@ class CheckedFile:
             self._refuse("", f"format_version is {version!r}")
         if int(major) > schema.MAJOR_VERSION:
             problem = f"was written in format {version}, but this labelkit reads up to {schema.FORMAT_VERSION}"
-            raise VersionError(self.place(""), problem, "Upgrade labelkit.")
+            raise VersionError(self.location_of(""), problem, "Upgrade labelkit.")
         self.features = tuple(word for word in str(texts.get("requires", "")).split(",") if word)
         known = schema.KNOWN_FEATURES | ({schema.FEATURE_SHARDED} if found == schema.FORMAT_STORE else set())
         if unknown := sorted(set(self.features) - known):
             problem = f"requires features that this version of labelkit lacks: {', '.join(unknown)}"
-            raise VersionError(self.place(""), problem, "Upgrade labelkit.")
+            raise VersionError(self.location_of(""), problem, "Upgrade labelkit.")
 
     def _walk(self, group: h5py.Group, path: str, depth: int) -> None:
         self.groups.append(path)
@@ -330,7 +332,7 @@ class CheckedFile:
         attributes = {path: values for path, values in self.stored_attributes.items() if not is_in_results(path)}
         found = content_digest(groups, attributes, datasets)
         if found != self.attributes[""].get("content_digest"):
-            raise Damaged(self.place(""), f"content digest {_CHANGED}", RESTORE)
+            raise Damaged(self.location_of(""), f"content digest {_CHANGED}", RESTORE)
         return found
 
     def _digest_of(self, path: str, info: HDF5DatasetInfo) -> str:
@@ -360,7 +362,7 @@ class CheckedFile:
         """
         for name in required:
             if name not in self.datasets:
-                raise Refused(self.place(name), "is missing", RESTORE)
+                raise Refused(self.location_of(name), "is missing", RESTORE)
         known = dict(lengths or {})
         owner = dict.fromkeys(known, "the file")
         for name, (axes, kinds) in columns.items():
@@ -370,12 +372,12 @@ class CheckedFile:
             kind = "S" if info.dtype.kind == "S" else info.dtype.str[1:]
             if kind not in kinds or info.dtype.byteorder == ">" or len(info.shape) != len(axes):
                 problem = f"type {info.dtype} of shape {info.shape}, expected {kinds[0]} ({', '.join(axes)})"
-                raise Refused(self.place(name), problem, RESTORE)
+                raise Refused(self.location_of(name), problem, RESTORE)
             for axis, length in zip(axes, info.shape, strict=True):
                 expected = int(axis) if axis.isdecimal() else known.setdefault(axis, length)
                 if length != expected:
                     problem = f"{length} rows, but {owner.get(axis, 'the format')} has {expected}"
-                    raise Mismatch(self.place(name), problem, RESTORE)
+                    raise Mismatch(self.location_of(name), problem, RESTORE)
                 owner.setdefault(axis, f"/{name}")
         return known
 
@@ -402,7 +404,7 @@ class CheckedFile:
             for first in range(start - start % step, stop if info.nbytes else 0, step):
                 block = self._rows(path, first, min(first + step, info.shape[0]))
                 if digests is not None:
-                    verify_rows(self.place(path), block, digests, step, first)
+                    verify_rows(self.location_of(path), block, digests, step, first)
                 yield block[max(0, start - first) : stop - first]
 
     def read(self, path: str) -> Array:
@@ -411,7 +413,7 @@ class CheckedFile:
             value = self._rows(path)
         digests = self.digests(path)
         if digests is not None:
-            verify_rows(self.place(path), value, digests, self.datasets[path].block_rows)
+            verify_rows(self.location_of(path), value, digests, self.datasets[path].block_rows)
         return value
 
     def read_strings(self, path: str) -> list[str]:
@@ -429,7 +431,7 @@ class CheckedFile:
 
     def read_json(self, group: str, name: str, default: str = "") -> dict[str, Any]:
         """Read a JSON object stored as string ``name`` of a group, or ``default`` if there is none."""
-        place = self.place(f"{group}@{name}")
+        place = self.location_of(f"{group}@{name}")
         try:
             found = reading.parse_json(self.read_text(group, name) or default)
         except ValueError as error:
@@ -461,7 +463,7 @@ class CheckedFile:
         return self.read(f"digests/{path}") if self.datasets[path].block_rows else None
 
     def _refuse(self, path: str, problem: str) -> NoReturn:
-        raise Refused(self.place(path), f"contains something that is not allowed: {problem}", RESTORE)
+        raise Refused(self.location_of(path), f"contains something that is not allowed: {problem}", RESTORE)
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
@@ -469,7 +471,7 @@ class CheckedFile:
         try:
             yield
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
-            raise Damaged(self.place(path), f"HDF5 cannot read it ({one_line(error)})", RESTORE) from error
+            raise Damaged(self.location_of(path), f"HDF5 cannot read it ({one_line(error)})", RESTORE) from error
 
 
 class LazyRows:
@@ -486,7 +488,7 @@ class LazyRows:
         info = file.datasets[path]
         self._file, self._path, self._store_digest = file.where, path, file.content_digest
         self._shards = file.shards if file.is_sharded(path) else None
-        self._place = file.place(path)
+        self._place = file.location_of(path)
         self._read = file.row_reader(path)
         self._digests = file.digests(path)
         self._step = info.block_rows or max(1, info.shape[0])

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Mismatch, NotAStore, StoreError, output_exists
+from labelkit.errors import Mismatch, NotAStore, StoreError, output_exists_error
 from labelkit.files import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, fsync_folder, plain_json, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import name_text
-from labelkit.store.writer import MADE_BY, Contents, strings, write_once
+from labelkit.store.writer import MADE_BY, Contents, encode_strings, write_small_file
 
 ResultArray = NDArray[Any] | Sequence[str] | str | Mapping[str, Any]
 
@@ -121,7 +121,7 @@ def write_result(
         with open_result(store, name) as packed:
             if packed.content_digest != sealed.content_digest:
                 state, note = "and has other content", "A packed file is never changed."
-                raise output_exists(packed.place(""), "--result", state=state, note=note, replaceable=False)
+                raise output_exists_error(packed.location_of(""), "--result", state=state, note=note, replaceable=False)
         return store.path
     if not path.parent.is_dir():
         with translate_os_errors(path.parent):
@@ -129,7 +129,7 @@ def write_result(
         fsync_folder(path.parent.parent)
     if overwrite:
         _refuse_other_kind(path, kind)
-    write_once(path, contents, "--result", overwrite=overwrite)
+    write_small_file(path, contents, "--result", overwrite=overwrite)
     return path
 
 
@@ -153,7 +153,7 @@ def check_owner(file: CheckedFile, store: EmbeddingStore) -> None:
     if root.get("store_digest") != store.content_digest:
         then = "" if root.get("n") == store.n else f", with {root.get('n')} images instead of {store.n}"
         problem, again = f"was created from another version of {store.path}{then}", f"`labelkit {root.get('stage')}`"
-        raise Mismatch(file.place(""), problem, f"Recreate the result with --overwrite ({again}), or delete it.")
+        raise Mismatch(file.location_of(""), problem, f"Recreate the result with --overwrite ({again}), or delete it.")
 
 
 def parse_result(file: CheckedFile, path: Path, name: str) -> Result:
@@ -176,7 +176,7 @@ def parse_result(file: CheckedFile, path: Path, name: str) -> Result:
         params=file.read_json("", "params"),
         stage=str(root.get("stage", "")),
         path=path,
-        where=file.place(""),
+        where=file.location_of(""),
         gallery_digest=str(root.get("gallery_digest", "")),
         content_digest=file.content_digest,
     )
@@ -243,7 +243,7 @@ def check_new_result(
         found = None
     wanted = plain_json(params or {})
     if found is None or found.stage != stage or any(found.params.get(key, ...) != wanted[key] for key in wanted):
-        raise output_exists(path, "--result", replaceable=name not in store.packed_results)
+        raise output_exists_error(path, "--result", replaceable=name not in store.packed_results)
 
 
 @contextmanager
@@ -269,7 +269,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
         if path.exists():
             with open_file(path, schema.FORMAT_RESULT) as beside:
                 if beside.content_digest != packed.content_digest:
-                    problem = f"differs from the result of the same name inside the store, {packed.place('')}"
+                    problem = f"differs from the result of the same name inside the store, {packed.location_of('')}"
                     raise StoreError(str(path), problem, "Rename or delete the file next to the store.")
         yield packed
 
@@ -299,7 +299,7 @@ def _refuse_other_kind(path: Path, kind: str) -> None:
     if found != kind:
         state = f"and contains {found.replace('_', ' ')} created by `{stage}`, which this command would overwrite"
         note = "To choose the result to read, use another option (see --help)."
-        raise output_exists(path, "--result", state=state, note=note, replaceable=False)
+        raise output_exists_error(path, "--result", state=state, note=note, replaceable=False)
 
 
 def _stored(name: str, value: ResultArray) -> NDArray[Any]:
@@ -308,7 +308,7 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
         json.loads(text)
         return np.array(schema.name_bytes(text))
     if isinstance(value, str) or (not isinstance(value, np.ndarray) and all(isinstance(text, str) for text in value)):
-        return strings([value] if isinstance(value, str) else value)
+        return encode_strings([value] if isinstance(value, str) else value)
     array = np.asarray(value)
     column = schema.RESULT_COLUMNS.get(name)
     if column is not None:
@@ -317,5 +317,5 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
     if array.dtype.kind == "U":
-        return strings(array.tolist())
+        return encode_strings(array.tolist())
     return array.astype(array.dtype.newbyteorder("<"), copy=False)

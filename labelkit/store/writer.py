@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.errors import OutputExistsError, StoreError, output_exists
+from labelkit.errors import OutputExistsError, StoreError, output_exists_error
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file, fsync_folder, translate_os_errors
 from labelkit.store.reader import (
@@ -48,7 +48,7 @@ AttributeValue = str | int | Array
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamedDataset:
     """Dataset too large for memory, to be written in blocks of rows.
 
     Attributes:
@@ -73,14 +73,14 @@ class Contents:
             is an empty group.
     """
 
-    datasets: dict[str, Array | Stream] = field(default_factory=dict)
+    datasets: dict[str, Array | StreamedDataset] = field(default_factory=dict)
     attributes: dict[str, dict[str, AttributeValue]] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
         file_format: str,
-        datasets: Mapping[str, Array | Stream] | None = None,
+        datasets: Mapping[str, Array | StreamedDataset] | None = None,
         **root: AttributeValue | Mapping[str, object],
     ) -> Self:
         """Create the contents of a file of a format, with the attributes of its root group; mappings become JSON."""
@@ -115,7 +115,7 @@ class Contents:
     @property
     def content_digest(self) -> str:
         """Digest that identifies the sealed contents, as 64 hexadecimal digits."""
-        return attribute_text(self.attributes[""]["content_digest"])
+        return decode_attribute(self.attributes[""]["content_digest"])
 
     def sealed(self, block_bytes: int | None = None) -> Contents:
         """Return a copy of these contents with all digests added, as stored in a file.
@@ -226,7 +226,7 @@ def _create_hdf5(file: BinaryIO, **options: Any) -> Iterator[h5py.File]:
         raise guarded.error
 
 
-def strings(values: Iterable[str]) -> Array:
+def encode_strings(values: Iterable[str]) -> Array:
     """Encode strings without NUL as a fixed-length UTF-8 array (n,); surrogate escapes become their original bytes."""
     raw = [name_bytes(value) for value in values]
     for value in raw:
@@ -235,7 +235,7 @@ def strings(values: Iterable[str]) -> Array:
     return np.array(raw, dtype=f"S{max((len(value) for value in raw), default=1) or 1}")
 
 
-def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
+def write_small_file(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
     """Write a small file atomically and return its content digest; other content is replaced only with ``overwrite``.
 
     Writing the same content twice is not an error. Messages suggest ``options`` (default: ``--out``) for another name.
@@ -250,15 +250,15 @@ def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -
                 for name in file.datasets if same else ():
                     file.read(name)
         except StoreError as fault:
-            raise output_exists(path, *options, state=f"and cannot be used ({fault.problem})") from error
+            raise output_exists_error(path, *options, state=f"and cannot be used ({fault.problem})") from error
         if not same:
-            raise output_exists(path, *options, state="and has other content") from error
+            raise output_exists_error(path, *options, state="and has other content") from error
     return sealed.content_digest
 
 
-def iterate_dataset_blocks(data: Array | Stream, rows: int = 0) -> Iterator[Array]:
+def iterate_dataset_blocks(data: Array | StreamedDataset, rows: int = 0) -> Iterator[Array]:
     """Yield a dataset in blocks of ``rows`` rows; by default, a whole array, or a stream in blocks of a few MiB."""
-    if not isinstance(data, Stream):
+    if not isinstance(data, StreamedDataset):
         yield from (data[start : start + rows] for start in range(0, len(data), rows)) if rows else [data]
         return
     rows = rows or max(1, schema.BLOCK_BYTES // (data.dtype.itemsize * math.prod(data.shape[1:])))
@@ -266,7 +266,7 @@ def iterate_dataset_blocks(data: Array | Stream, rows: int = 0) -> Iterator[Arra
         yield data.read(start, min(start + rows, data.shape[0]))
 
 
-def attribute_text(value: AttributeValue) -> str:
+def decode_attribute(value: AttributeValue) -> str:
     """Decode an attribute that contains text."""
     return value if isinstance(value, str) else name_text(np.asarray(value).item())
 
@@ -402,17 +402,17 @@ def _write_virtual(shards: Shards, temporary: Path) -> None:
     commit_file(shards.folder / VIRTUAL_NAME, write, temporary=temporary)
 
 
-def _between(data: Array | Stream, start: int, stop: int) -> Array | Stream:
-    if not isinstance(data, Stream):
+def _between(data: Array | StreamedDataset, start: int, stop: int) -> Array | StreamedDataset:
+    if not isinstance(data, StreamedDataset):
         return data[start:stop]
-    return Stream(data.dtype, (stop - start, *data.shape[1:]), lambda a, b: data.read(start + a, start + b))
+    return StreamedDataset(data.dtype, (stop - start, *data.shape[1:]), lambda a, b: data.read(start + a, start + b))
 
 
 def _index(whole: Contents, shards: Shards) -> Contents:
     datasets = {path: data for path, data in whole.datasets.items() if path not in shards.columns}
     attributes = {path: dict(values) for path, values in whole.attributes.items() if path not in shards.columns}
     index = Contents(datasets, attributes)
-    words = [word for word in attribute_text(index.attributes[""].get("requires", "")).split(",") if word]
+    words = [word for word in decode_attribute(index.attributes[""].get("requires", "")).split(",") if word]
     index.set("", requires=",".join([*words, schema.FEATURE_SHARDED]))
     index.set_json("", "shards", shards.to_text())
     return index

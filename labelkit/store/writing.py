@@ -25,9 +25,9 @@ from labelkit.errors import (
     Refused,
     ResourceError,
     StoreError,
-    output_exists,
+    output_exists_error,
 )
-from labelkit.formatting import first_few, percent
+from labelkit.formatting import join_first_few, percent
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest, temporary_name, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
@@ -35,7 +35,7 @@ from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
 from labelkit.store.reader import CheckedFile, Shards, open_file, reopen_column
 from labelkit.store.schema import name_bytes
-from labelkit.store.writer import Contents, Stream, strings, write_store_files
+from labelkit.store.writer import Contents, StreamedDataset, encode_strings, write_store_files
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
@@ -112,7 +112,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
                 kind = np.dtype(dtype)
                 datasets[name] = cast_finite(values, kind, lambda row: f"{self.out}: {names[row]}", name, "--dtype")
         datasets["skipped/rows"] = np.array(sorted(reasons), dtype="<i8")
-        datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
+        datasets["skipped/reasons"] = encode_strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
         self._commit(part, datasets)
 
     def publish(self, max_bad: float = 0.01, shards: int | None = None, base: EmbeddingStore | None = None) -> Path:
@@ -153,24 +153,24 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
                 _ = store.embeddings, store.extras, store.view_embeddings
                 return True
         except StoreError as error:
-            raise output_exists(self.out, state=f"and cannot be used ({error.problem})") from error
+            raise output_exists_error(self.out, state=f"and cannot be used ({error.problem})") from error
         raise self._different_plan_error(store)
 
     def _different_plan_error(self, store: EmbeddingStore) -> OutputExistsError:
         """Return the error for a store of another plan: what differs, and how to embed only the missing images."""
         keys = store.model.differences(self.plan.model)
         if keys:
-            return output_exists(self.out, state=f"and was created by another model ({', '.join(keys)} differ)")
+            return output_exists_error(self.out, state=f"and was created by another model ({', '.join(keys)} differ)")
         asked = set(self.plan.sample_ids)
         held = {*store.sample_ids, *(name for name, _ in store.skipped)}
         if asked != held:
             others = f", and {len(held - asked):,} that are not among these" if held - asked else ""
             new = f"--reuse {self.out} and another --out to embed only new images"
             state = f"and contains {len(asked & held):,} of these {len(asked):,} images{others}"
-            return output_exists(self.out, state=state, instead=new if asked & held and asked - held else "")
+            return output_exists_error(self.out, state=state, instead=new if asked & held and asked - held else "")
         numerics = differing_keys(store.model.numerics, self.plan.model.numerics)
         told = f"{', '.join(numerics)} differ" if numerics else "such as labels, splits, --dtype, --views or --reuse"
-        return output_exists(self.out, state=f"and was created from these images with other options ({told})")
+        return output_exists_error(self.out, state=f"and was created from these images with other options ({told})")
 
     def _published_plan(self) -> str | None:
         try:
@@ -216,7 +216,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         contents.datasets.update((name, np.concatenate(pieces)) for name, pieces in small.items())
         for name, (dtype, shape) in plan.part_shapes(ends[-1]).items():
             if name not in small:
-                contents.datasets[name] = Stream(np.dtype(dtype), shape, partial(rows, name))
+                contents.datasets[name] = StreamedDataset(np.dtype(dtype), shape, partial(rows, name))
         return contents
 
     def _too_many(self, skipped: Mapping[int, str], max_bad: float) -> DatasetError:
@@ -224,7 +224,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         faults = (f"{self.plan.sample_ids[row]}: {skipped[row]}" for row in sorted(skipped))
         problem = (
             f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)}%, but only "
-            f"{percent(max_bad)}% are allowed): {first_few(faults, _SHOWN_FAULTS, '; ')}"
+            f"{percent(max_bad)}% are allowed): {join_first_few(faults, _SHOWN_FAULTS, '; ')}"
         )
         remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to skip them."
         return DatasetError(str(self.out), problem, remedy)
@@ -237,7 +237,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
                     old.unlink(missing_ok=True)
             write_store_files(contents, self.out, temporary, shards=shards, replace=self._overwrite, kept=kept)
         except OutputExistsError as error:
-            raise output_exists(self.out, state="and was created by another run in the meantime") from error
+            raise output_exists_error(self.out, state="and was created by another run in the meantime") from error
 
 
 def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str], *features: str) -> Contents:
@@ -265,7 +265,7 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
     kept = np.ones(len(plan.sample_ids), dtype=np.bool_)
     kept[list(skipped)] = False
     datasets = contents.datasets
-    datasets["sample_ids"] = strings(plan.sample_ids[row] for row in np.flatnonzero(kept).tolist())
+    datasets["sample_ids"] = encode_strings(plan.sample_ids[row] for row in np.flatnonzero(kept).tolist())
     for name, values in (("labels", plan.labels), ("splits", plan.splits)):
         if values is not None:
             datasets[name] = values[kept]
@@ -275,10 +275,10 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
         datasets["old_classes"] = plan.old_classes.astype(np.uint8)
     for name, texts in (("class_names", plan.class_names), ("split_names", plan.split_names)):
         if texts:
-            datasets[name] = strings(texts)
+            datasets[name] = encode_strings(texts)
     if skipped:
-        datasets["skipped/sample_ids"] = strings(plan.sample_ids[row] for row in sorted(skipped))
-        datasets["skipped/reasons"] = strings(skipped[row] for row in sorted(skipped))
+        datasets["skipped/sample_ids"] = encode_strings(plan.sample_ids[row] for row in sorted(skipped))
+        datasets["skipped/reasons"] = encode_strings(skipped[row] for row in sorted(skipped))
     return contents
 
 
@@ -341,7 +341,9 @@ def write_imported(
     """
     contents = build_planned_contents(plan, json_digest(recipe), {}, *([] if images else [schema.FEATURE_IMAGELESS]))
     kind = np.dtype(plan.dtype).newbyteorder("<")
-    contents.datasets["embeddings"] = Stream(kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind))
+    contents.datasets["embeddings"] = StreamedDataset(
+        kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind)
+    )
     contents.datasets.update({**(images or {}), **(extras or {})})
     check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
     write_store_files(contents.sealed(), out, out.parent / temporary_name(), shards=shards, replace=overwrite)

@@ -82,7 +82,7 @@ class Runtime:
         """Return whether this process is the main one, which writes files."""
         return self.rank == 0
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the device has finished all queued work, for time measurements."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -207,14 +207,14 @@ class Runtime:
         parameters: list[nn.Parameter],
         limit: float | None,
         *,
-        each: bool = False,
+        per_parameter: bool = False,
     ) -> None:
-        """Clip the gradients, jointly or per parameter (``each``), step the optimizer, and clear the gradients."""
+        """Clip the gradients, jointly or ``per_parameter``, step the optimizer, and clear the gradients."""
         scaler = self._accelerator.scaler
         if scaler is not None:
             scaler.unscale_(optimizer)
         if limit is not None:
-            for group in [[one] for one in parameters] if each else [parameters]:
+            for group in [[one] for one in parameters] if per_parameter else [parameters]:
                 torch.nn.utils.clip_grad_norm_(group, limit)
         if scaler is None:
             optimizer.step()

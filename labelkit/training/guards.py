@@ -37,8 +37,8 @@ _SIGNS: Final = ("loss", "features", "clusters")
 
 
 @dataclass
-class Guard:
-    """Detector of failing training that warns once about each sign of failure and stops the run if one persists.
+class TrainingGuard:
+    """Detector of training failures that warns once about each sign of failure and stops the run if one persists.
 
     Args:
         mode: ``stop``, ``warn`` only, or ``none`` (no checks).

@@ -62,7 +62,7 @@ PassMode = Literal["eval", "batch-statistics", "train"]
 
 
 @dataclass(frozen=True, slots=True)
-class FullPass:
+class PassSettings:
     """Settings of an inference pass that runs each image through a network exactly once.
 
     Attributes:
@@ -132,7 +132,7 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """Row of scores in the summary of a finished run."""
+    """Table of scores, with a single row, in the summary of a finished run."""
 
     title: str  # the metric, its unit, and the images evaluated
     columns: tuple[str, ...]  # names of the scores
@@ -142,14 +142,14 @@ class ScoreTable:
 class Monitor(ABC):
     """Evaluator that scores the network after epochs and may use labels hidden from the method."""
 
-    #: Whether ``before`` returns scores.
+    #: Whether ``score_before_training`` returns scores.
     compares_with_start: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Return metrics; raise ``DivergenceError`` if continuing is pointless."""
 
-    def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+    def score_before_training(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Return scores of the features before training, for a later comparison; empty by default."""
         return {}
 

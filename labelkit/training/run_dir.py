@@ -25,7 +25,7 @@ from labelkit.errors import (
     CheckpointError,
     CheckpointMismatch,
     ConfigError,
-    output_exists,
+    output_exists_error,
     resource_error,
 )
 from labelkit.files import check_keys, open_regular, read_bytes, read_json_object
@@ -82,7 +82,7 @@ class RunDir:
             if resume and not present:
                 raise ConfigError(str(self.path), "contains no run to resume", "Remove --resume to start a new run.")
             if present and not (resume or overwrite):
-                raise output_exists(self.path, instead="--resume to continue that run")
+                raise output_exists_error(self.path, instead="--resume to continue that run")
             if present and not _is_run(self.path):
                 raise ConfigError(
                     str(self.path), "is not a run folder and will not be overwritten", "Pass a different --out."

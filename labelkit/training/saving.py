@@ -65,7 +65,7 @@ class Clock:
     phase_step: int = 0  # number of updates before the phase
 
 
-def reproducibility_facts(runtime: Runtime) -> dict[str, Any]:
+def reproducibility_properties(runtime: Runtime) -> dict[str, Any]:
     """Return the properties that must match for a resumed run to be bit-exact."""
     return {
         "labelkit": __version__,
@@ -75,11 +75,11 @@ def reproducibility_facts(runtime: Runtime) -> dict[str, Any]:
         "processes": runtime.world_size,
         "threads": torch.get_num_threads(),
         **({"compiled": True} if runtime.compiles else {}),
-        **gpu_facts(runtime.device),
+        **gpu_properties(runtime.device),
     }
 
 
-def gpu_facts(device: torch.device) -> dict[str, Any]:
+def gpu_properties(device: torch.device) -> dict[str, Any]:
     """Return the GPU properties that affect results bit for bit, or an empty dictionary without a GPU."""
     if device.type != "cuda":
         return {}

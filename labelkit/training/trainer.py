@@ -34,11 +34,11 @@ from labelkit.training.checkpoint import (
     rank_file,
 )
 from labelkit.training.devices import Runtime, explain_nondeterminism, generator_states, restore_generators, seed_step
-from labelkit.training.guards import Guard, check_weights, feature_spread, sample_rows
-from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
+from labelkit.training.guards import TrainingGuard, check_weights, feature_spread, sample_rows
+from labelkit.training.method import Method, Monitor, PassSettings, Phase, TrainState
 from labelkit.training.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
 from labelkit.training.run_dir import RunDir
-from labelkit.training.saving import Clock, EpochMeans, reproducibility_facts
+from labelkit.training.saving import Clock, EpochMeans, reproducibility_properties
 from labelkit.training.schedules import scheduled_lr
 
 
@@ -123,7 +123,7 @@ class Trainer:
             nesterov=config.uses_nesterov,
         )
         self.trained = [p for p in method.parameters() if p.requires_grad]
-        self.guard = Guard(config.guard, lambda text: self.message(text))
+        self.guard = TrainingGuard(config.guard, lambda text: self.message(text))
         epochs = config.epoch_config
         if epochs is not None and epochs.lr_schedule == "step" and epochs.lr_drop_epochs[0] >= epochs.epochs:
             drops = f"--lr-drop-epochs starts at {epochs.lr_drop_epochs[0]}, after the last of {epochs.epochs} epochs"
@@ -146,7 +146,7 @@ class Trainer:
         workers = count_workers(config.num_workers, images, batch_bytes, self.message)
         return config.model_copy(update={"num_workers": workers})
 
-    def train_on(self, views: CachedViewBank) -> None:
+    def use_cached_views(self, views: CachedViewBank) -> None:
         """Train on cached outputs of the frozen part instead of images."""
         self.cached_views, self._running = views, None
 
@@ -182,7 +182,7 @@ class Trainer:
         if self.monitor is None or not self.monitor.compares_with_start:
             return {}
         self.method.eval()
-        scores = self.monitor.before(self.method, self._state(log_now=False))
+        scores = self.monitor.score_before_training(self.method, self._state(log_now=False))
         return {name: float(value) for name, value in scores.items()}
 
     def _train_epoch(self) -> bool:
@@ -196,7 +196,7 @@ class Trainer:
         # the rate of the previous step, for a run that is resumed after the last step of an epoch
         self._set_lr(max(0, clock.step_in_epoch - 1), updates)
         self.method.on_epoch_start(self._state(log_now=False))
-        batches = loader.epoch(clock.epoch, start_step=clock.step_in_epoch)
+        batches = loader.epoch_batches(clock.epoch, start_step=clock.step_in_epoch)
         while clock.step_in_epoch < updates:
             self._set_lr(clock.step_in_epoch, updates)
             log_now = (clock.step + 1) % config.log_every_steps == 0
@@ -210,7 +210,7 @@ class Trainer:
             self.runtime.backward(output.loss)
             self.method.on_gradients(state)
             self.runtime.clip_and_step(
-                self.optimizer, self.trained, config.clip_grad_norm, each=config.clips_each_gradient
+                self.optimizer, self.trained, config.clip_grad_norm, per_parameter=config.clips_each_gradient
             )
             clock.step += 1
             clock.step_in_epoch += 1
@@ -262,7 +262,7 @@ class Trainer:
         if not self.guard.is_feature_check_due(self.clock.step, self.config.batch_size):
             return {}
         rows = sample_rows(self.bank.rows, self.config.seed)
-        spread = feature_spread(state.embed(self.method.network.embed, rows, FullPass(by_network=True)))
+        spread = feature_spread(state.embed(self.method.network.embed, rows, PassSettings(by_network=True)))
         self.guard.check_feature_spread(spread, self.clock.step)
         return {"guard/feature_spread": spread}
 
@@ -404,7 +404,7 @@ class Trainer:
 
     def batches(self, phase: Phase, epoch: int) -> Iterator[Batch]:
         """Return this process's share of the batches of a phase's first epoch, for ``TrainState.batches``."""
-        return self._loader_of(phase, epoch).epoch(epoch)
+        return self._loader_of(phase, epoch).epoch_batches(epoch)
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Average the gradients of parameters over all processes, for ``TrainState.average_gradients``."""
@@ -441,14 +441,17 @@ class Trainer:
     # ------------------------------------------------------------------ passes outside of training
 
     def full_pass(
-        self, network: Callable[[Tensor], Tensor], rows: NDArray[np.int64] | None = None, how: FullPass | None = None
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        settings: PassSettings | None = None,
     ) -> Tensor:
         """Run a network over images, each exactly once, and gather the results on every process.
 
         Args:
             network: function from images (b, c, h, w) to (b, d).
             rows: rows of the dataset; default: all readable images.
-            how: mode and order of the pass; default: evaluation, in the order of ``rows``.
+            settings: mode and order of the pass; default: evaluation, in the order of ``rows``.
 
         Returns:
             (len(rows), d) float32 in the order of ``rows``, on the CPU, equal on every process.
@@ -456,9 +459,9 @@ class Trainer:
         Raises:
             DivergenceError: results are not finite.
         """
-        bank = how.bank if how is not None and how.bank is not None else self.bank
+        bank = settings.bank if settings is not None and settings.bank is not None else self.bank
         rows = bank.rows if rows is None else rows
-        values, visited = self.local_pass(network, rows, how)
+        values, visited = self.local_pass(network, rows, settings)
         where = {int(row): position for position, row in enumerate(rows)}
         positions = torch.tensor([where[int(row)] for row in visited], dtype=torch.int64)
         found = self.runtime.gather_rows(values, positions, len(rows))
@@ -469,23 +472,26 @@ class Trainer:
         return found
 
     def local_pass(
-        self, network: Callable[[Tensor], Tensor], rows: NDArray[np.int64] | None = None, how: FullPass | None = None
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        settings: PassSettings | None = None,
     ) -> tuple[Tensor, NDArray[np.int64]]:
         """Run a network over this process's share of the images, with the arguments of ``full_pass``.
 
         Returns:
             (m, d) float32 on the CPU, and their rows (m,) int64; over all processes, each row occurs once.
         """
-        how = how or FullPass()
-        if how.mode == "eval":
+        settings = settings or PassSettings()
+        if settings.mode == "eval":
             self.runtime.share_statistics(self.method)
         was_training = self.method.training
-        self.method.train(how.mode == "train")
-        statistics = batch_statistics(self.method) if how.mode == "batch-statistics" else nullcontext()
+        self.method.train(settings.mode == "train")
+        statistics = batch_statistics(self.method) if settings.mode == "batch-statistics" else nullcontext()
         values: list[Tensor] = []
         visited: list[NDArray[np.int64]] = []
         with torch.no_grad(), statistics:
-            for images, some in self._pass_batches(rows, how):
+            for images, some in self._pass_batches(rows, settings):
                 # only around the network: views in half precision could not be written into float32 images
                 with self.runtime.autocast():
                     seen = network(images)
@@ -497,15 +503,16 @@ class Trainer:
         return torch.cat(values), np.concatenate(visited)
 
     def _pass_batches(
-        self, rows: NDArray[np.int64] | None, how: FullPass
+        self, rows: NDArray[np.int64] | None, settings: PassSettings
     ) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
         """Yield this process's share of the batches: images, or their cached frozen outputs, and their rows."""
-        plain = how.mode == "eval" and how.view is None and how.bank is None  # the order does not change results
-        if self.cached_views is None or not (how.by_network and plain):
-            yield from ((batch.images, batch.rows) for batch in self._pass_loader(rows, how))
+        # the order does not change results
+        plain = settings.mode == "eval" and settings.view is None and settings.bank is None
+        if self.cached_views is None or not (settings.by_network and plain):
+            yield from ((batch.images, batch.rows) for batch in self._pass_loader(rows, settings))
             return
         rows = self.bank.rows if rows is None else rows
-        size = how.batch_size or self._pass_size
+        size = settings.batch_size or self._pass_size
         for start in range(self.runtime.rank * size, len(rows), self.runtime.world_size * size):
             some = rows[start : start + size]
             yield self.cached_views.unaugmented(some), some
@@ -514,28 +521,28 @@ class Trainer:
     def _pass_size(self) -> int:
         return max(1, min(512, 2 * self.config.batch_size))
 
-    def _pass_loader(self, rows: NDArray[np.int64] | None, how: FullPass) -> EvalLoader:
+    def _pass_loader(self, rows: NDArray[np.int64] | None, settings: PassSettings) -> EvalLoader:
         """Return this process's share of the batches."""
-        bank = how.bank if how.bank is not None else self.bank
+        bank = settings.bank if settings.bank is not None else self.bank
         rows = bank.rows if rows is None else rows
-        if how.order != "rows":
-            step = self.clock.step if how.order == "new" else 0
+        if settings.order != "rows":
+            step = self.clock.step if settings.order == "new" else 0
             rows = keyed_generator(self.config.seed, "full-pass", step).permutation(rows)
         # separate from the training seeds, or the pass would use the same views as training
         seed = int(keyed_generator(self.config.seed, "full-pass view", self.clock.step).integers(2**31))
         spec = self.method.network.input_spec
         return EvalLoader(
             bank,
-            how.view or self.method.eval_view(),
+            settings.view or self.method.eval_view(),
             rows=rows,
-            batch_size=how.batch_size or self._pass_size,
+            batch_size=settings.batch_size or self._pass_size,
             normalize=Normalize(spec.mean, spec.std),
             num_workers=self.config.num_workers or 0,
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
-            seed=None if how.view is None else seed,
-            epoch=how.draw,
-            join_single=how.mode != "eval",
+            seed=None if settings.view is None else seed,
+            epoch=settings.draw,
+            join_single=settings.mode != "eval",
         )
 
     # ------------------------------------------------------------------ checkpoints
@@ -560,7 +567,7 @@ class Trainer:
             "monitor": self.monitor.extra_state() if self.monitor is not None else {},
             "guard": self.guard.extra_state(),
             "metrics_bytes": self.run.metrics_length() if self.run.writes else 0,
-            "exactness": reproducibility_facts(runtime),
+            "exactness": reproducibility_properties(runtime),
         }
         about = {**self.metadata, "version": __version__, "fingerprint": fingerprint(method.main_network())}
         self._writer.save(
@@ -599,7 +606,7 @@ class Trainer:
         generators = self.means.restore(tensors, state["summed"], runtime.device)
         if own in state["files"]:
             restore_generators(generators, runtime.device)
-        now, then = reproducibility_facts(runtime), state["exactness"]
+        now, then = reproducibility_properties(runtime), state["exactness"]
         for key in sorted(now.keys() | then.keys()):
             if now.get(key) != then.get(key):
                 self.message(f"resuming is not bit-exact: {key} is {now.get(key)}, was {then.get(key)}")

@@ -5,7 +5,7 @@ import pytest
 from labelkit.algorithms.affine_sift import (
     Keypoints,
     find_keypoints,
-    is_plausible,
+    is_plausible_homography,
     match_images,
     match_keypoints,
 )
@@ -98,4 +98,4 @@ def test_one_match_is_kept_for_each_cell_of_the_first_image() -> None:
     ids=["same", "negative", "mirrored", "enlarged", "reduced", "stretched", "behind the camera", "not finite"],
 )
 def test_homographies_of_photographs(matrix: np.ndarray, expected: bool) -> None:
-    assert is_plausible(matrix, BOX) is expected
+    assert is_plausible_homography(matrix, BOX) is expected

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.algorithms.calibration import (
+    column_probability,
     fit_temperature,
     fit_temperatures,
     group_means,
     leave_one_out_agreement,
-    named_probability,
     reliability,
     risk_coverage,
     softmax,
@@ -42,19 +42,19 @@ def test_column_at_minus_infinity_takes_no_part() -> None:
 
 def test_margin_is_the_distance_to_the_next_and_negative_where_another_column_is_larger() -> None:
     scores = np.log([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]])
-    found = named_probability(scores, [0, 1], 1.0)
+    found = column_probability(scores, [0, 1], 1.0)
     np.testing.assert_allclose(found.confidence, [0.7, 0.2])
     np.testing.assert_allclose(found.margin, [0.5, -0.5])
     np.testing.assert_array_equal(found.runner_up, [1, 0])
 
 
 def test_next_column_is_known_even_where_its_probability_is_too_small_to_be_a_number() -> None:
-    found = named_probability([[9.0, 1.0, 2.0]], [0], 1e-3)
+    found = column_probability([[9.0, 1.0, 2.0]], [0], 1e-3)
     assert (found.confidence[0], found.margin[0], found.runner_up[0]) == (1, 1, 2)
 
 
 def test_only_column_is_certain_and_has_none_after_it() -> None:
-    found = named_probability([[3.0], [4.0]], [0, 0], 1.0)
+    found = column_probability([[3.0], [4.0]], [0, 0], 1.0)
     assert found.confidence.tolist() == found.margin.tolist() == [1, 1]
     assert found.runner_up.tolist() == [-1, -1]
 
@@ -79,7 +79,7 @@ def test_caution_is_the_end_of_an_interval_on_either_side(rng: np.random.Generat
     targets = np.where(correct, (right + 1) / (right + 2), 1 / (wrong + 2))
 
     def loss(temperature: float) -> float:
-        chance = named_probability(scores, named, temperature).confidence
+        chance = column_probability(scores, named, temperature).confidence
         return -float((targets * np.log(chance) + (1 - targets) * np.log1p(-chance)).sum())
 
     for end in (low, high):
@@ -105,7 +105,7 @@ def test_confidence_without_an_error_is_the_rule_of_succession(rows: int) -> Non
     # equal scores in every row: the likelihood is largest where the confidence is Platt's target (n + 1) / (n + 2)
     scores, named = np.tile([1.0, 0.0], (rows, 1)), np.zeros(rows, dtype=int)
     temperature = fit_temperature(scores, named, np.ones(rows, dtype=bool))
-    confidence = named_probability(scores, named, temperature).confidence
+    confidence = column_probability(scores, named, temperature).confidence
     np.testing.assert_allclose(confidence, (rows + 1) / (rows + 2), rtol=1e-5)
 
 
@@ -213,8 +213,8 @@ def test_means_of_groups_leave_empty_ones_open(rng: np.random.Generator) -> None
         (lambda: softmax([[np.nan, 1.0]], 1), "1 of 1 rows"),
         (lambda: softmax([[-np.inf]], 1), "1 of 1 rows"),
         (lambda: softmax([1.0], 1), r"\(n, k\)"),
-        (lambda: named_probability([[1.0, 2.0]], [2], 1), "below the number of columns"),
-        (lambda: named_probability([[1.0, 2.0]], [0, 0], 1), r"\(1,\)"),
+        (lambda: column_probability([[1.0, 2.0]], [2], 1), "below the number of columns"),
+        (lambda: column_probability([[1.0, 2.0]], [0, 0], 1), r"\(1,\)"),
         (lambda: fit_temperature([[1.0, 2.0]], [0], [2]), r"correct must be in \[0, 1\]"),
         (lambda: fit_temperature([[1.0, 2.0]], [0], [True], weights=[0.0]), "not all 0"),
         (lambda: reliability([], []), "n"),

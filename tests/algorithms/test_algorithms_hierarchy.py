@@ -94,7 +94,7 @@ def test_rows_with_a_label_are_in_the_group_of_their_class_whatever_they_look_li
     assert count == 3
     assert set(groups[labels == 3]) == {0}
     assert set(groups[labels == 7]) == {1}
-    assert tree.fewest == 2
+    assert tree.min_groups == 2
 
 
 def test_labels_say_which_directions_count() -> None:
@@ -157,7 +157,7 @@ def test_of_many_rows_find_small_groups_take_the_place(
     tree = grow(x, labels)
     groups, _ = tree.cut(3)
 
-    assert tree.most <= 41
+    assert tree.max_groups <= 41
     assert same(groups, np.array(truth))
     assert set(groups[:3]) == {0}
 
@@ -169,7 +169,7 @@ def test_leaves_of_find_small_groups_are_the_means_of_their_rows(
     labels = np.where((np.array(truth) == 0) & (np.arange(60) < 6), 7, -1)
     monkeypatch.setattr(module, "MAX_LEAVES", 20)
     monkeypatch.setattr(module, "_SMALL_GROUPS", 8)
-    monkeypatch.setattr(module, "move_to_neighbors", lambda places: places)
+    monkeypatch.setattr(module, "move_toward_neighbors", lambda places: places)
     placed: list[NDArray[np.float32]] = []
     grouped = module._find_small_groups
 
@@ -180,9 +180,9 @@ def test_leaves_of_find_small_groups_are_the_means_of_their_rows(
 
     monkeypatch.setattr(module, "_find_small_groups", watched)
     tree = grow(x, labels)
-    expected = [placed[0][tree.leaves == leaf].astype(np.float64).mean(axis=0) for leaf in range(tree.most)]
+    expected = [placed[0][tree.leaves == leaf].astype(np.float64).mean(axis=0) for leaf in range(tree.max_groups)]
     np.testing.assert_allclose(tree.places, expected, rtol=1e-6, atol=1e-9)
-    np.testing.assert_array_equal(tree.sizes[: tree.most], np.bincount(tree.leaves))
+    np.testing.assert_array_equal(tree.sizes[: tree.max_groups], np.bincount(tree.leaves))
 
 
 @pytest.mark.parametrize("rows", [np.ones((5, 3)), np.array([[0.0, 1], [0, 1], [2, 0], [2, 0]])])

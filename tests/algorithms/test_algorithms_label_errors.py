@@ -80,5 +80,5 @@ def test_equal_images_and_rows_without_direction_are_numbers(rng: np.random.Gene
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 2, 2], [0, 1], []])
 def test_labels_that_do_not_fit_are_refused(labels: list[int]) -> None:
-    with pytest.raises(ValueError, match="labels of at least 2 classes"):
+    with pytest.raises(ValueError, match=r"one row per label|at least 2 classes"):
         score_labels(np.eye(3, dtype=np.float32), np.array(labels, dtype=np.int64))

@@ -16,7 +16,7 @@ from labelkit.algorithms.sinkhorn import (
     SinkhornResult,
     balanced_labels,
     make_prior,
-    solve,
+    solve_assignment,
 )
 from numpy.typing import NDArray
 from scipy.optimize import linprog
@@ -31,7 +31,7 @@ KEPT_BYTES = (1 << 30, 0)
 
 
 def exactly(scores: Tensor, lam: float, **options: object) -> SinkhornResult:
-    return solve(scores, lam, **{"dtype": torch.float64, "tol": 1e-11, "max_iterations": 20_000, **options})  # type: ignore[arg-type] # options of many types
+    return solve_assignment(scores, lam, **{"dtype": torch.float64, "tol": 1e-11, "max_iterations": 20_000, **options})  # type: ignore[arg-type] # options of many types
 
 
 def plan_cost(result: SinkhornResult, scores: Tensor) -> float:
@@ -166,7 +166,7 @@ def test_a_start_from_the_solution_takes_one_pass() -> None:
 @pytest.mark.parametrize("lam", [1.0, 10.0, 100.0, 1000.0, 10_000.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_any_sharpness_is_solved_without_overflow(lam: float, dtype: torch.dtype) -> None:
-    result = solve(random_scores(500, 10).to(dtype), lam, dtype=dtype, tol=1e-3)
+    result = solve_assignment(random_scores(500, 10).to(dtype), lam, dtype=dtype, tol=1e-3)
 
     assert torch.isfinite(result.potentials).all()
     assert torch.isfinite(result.marginals).all()
@@ -190,9 +190,9 @@ def test_gradients_take_over_where_steps_of_scaling_lead_slowly(monkeypatch: pyt
     # sharp, and one sample for each cluster: at first, some clusters get nearly nothing
     scores = (random_scores(42, 20, seed=4) @ random_scores(20, 42, seed=104)).float() / 20**0.5
 
-    found = solve(scores, 170.0)
+    found = solve_assignment(scores, 170.0)
     monkeypatch.setattr(sinkhorn, "_SLOW_AFTER", 10_000)
-    by_scaling_alone = solve(scores, 170.0)
+    by_scaling_alone = solve_assignment(scores, 170.0)
 
     assert found.converged
     assert found.num_iterations < by_scaling_alone.num_iterations / 2
@@ -223,7 +223,7 @@ def test_scores_that_are_not_finite_are_refused_with_their_row(value: float) -> 
         scores = SIX.clone()
         scores[3, columns] = value
         with pytest.raises(ValueError, match="row 3 of scores"):
-            solve(scores, 1.0)
+            solve_assignment(scores, 1.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -232,7 +232,7 @@ def test_a_steep_problem_is_solved_from_softer_ones(seed: int) -> None:
     scores = torch.from_numpy(3 * generator.normal(size=(30, 5)))
     prior = generator.dirichlet(np.full(5, 5.0))
 
-    found = solve(scores, 10_000.0, prior=prior, tol=1e-9, max_iterations=2_000, dtype=torch.float64)
+    found = solve_assignment(scores, 10_000.0, prior=prior, tol=1e-9, max_iterations=2_000, dtype=torch.float64)
 
     gap = plan_cost(found, scores) - linear_program(scores.numpy(), prior)
     assert found.converged
@@ -254,8 +254,8 @@ def test_a_memory_map_gives_what_memory_gives(tmp_path: Path, memory_bytes: int,
     mapped = np.load(tmp_path / "scores.npy", mmap_mode="r")
 
     # a slice that begins within a page: pages are given back by their own borders
-    ours = solve(mapped[1:], 8.0, memory_bytes=memory_bytes, dtype=torch.float64, tol=1e-9)
-    theirs = solve(scores[1:].astype(np.float64), 8.0, dtype=torch.float64, tol=1e-9)
+    ours = solve_assignment(mapped[1:], 8.0, memory_bytes=memory_bytes, dtype=torch.float64, tol=1e-9)
+    theirs = solve_assignment(scores[1:].astype(np.float64), 8.0, dtype=torch.float64, tol=1e-9)
 
     assert_same(ours, theirs, 1e-6)
     assert torch.equal(ours.pseudo_labels(mapped[1:]), theirs.cluster_ids)
@@ -267,9 +267,11 @@ def test_a_linear_head_gives_what_its_scores_give(memory_bytes: int) -> None:
     features, weight, bias = random_scores(700, 5), random_scores(9, 5), random_scores(1, 9)[0]
     scores = features @ weight.T + bias
 
-    ours = solve(LinearScores(features, weight, bias), 6.0, memory_bytes=memory_bytes, dtype=torch.float64, tol=1e-9)
+    ours = solve_assignment(
+        LinearScores(features, weight, bias), 6.0, memory_bytes=memory_bytes, dtype=torch.float64, tol=1e-9
+    )
 
-    assert_same(ours, solve(scores, 6.0, dtype=torch.float64, tol=1e-9), 1e-7)
+    assert_same(ours, solve_assignment(scores, 6.0, dtype=torch.float64, tol=1e-9), 1e-7)
 
 
 @pytest.mark.parametrize("borders", [(0, 500, 1001), (0, 17, 1001), (0, 0, 400, 1001)])
@@ -279,7 +281,7 @@ def test_shards_of_any_size_agree_with_the_whole(borders: tuple[int, ...], memor
 
     def one(number: int, reduce: Reduce | None) -> SinkhornResult:
         rows = slice(borders[number], borders[number + 1]) if reduce else slice(None)
-        return solve(
+        return solve_assignment(
             scores[rows],
             4.0,
             tol=1e-9,
@@ -307,7 +309,7 @@ def test_scores_that_are_not_finite_stop_every_process() -> None:
 
     def one(number: int, reduce: Reduce) -> Tensor:
         with pytest.raises(ValueError, match=("another process", "row 5")[number]):
-            solve(scores[10 * number : 10 * number + 10], 1.0, reduce=reduce)
+            solve_assignment(scores[10 * number : 10 * number + 10], 1.0, reduce=reduce)
         return torch.ones(1)
 
     assert len(run_in_threads(2, one)) == 2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from labelkit.algorithms import unlabeled_classes
 from labelkit.algorithms.unlabeled_classes import (
-    NewShare,
+    NewClassShare,
     UnlabeledGroupEstimate,
     _weighed,
     estimate_from_suggestions,
@@ -13,7 +13,7 @@ from labelkit.algorithms.unlabeled_classes import (
 )
 from numpy.typing import NDArray
 
-NONE = NewShare(-0.1, 0.2)
+NONE = NewClassShare(-0.1, 0.2)
 
 
 def blobs(seed: int, classes: int = 6, size: int = 40) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -39,20 +39,23 @@ def looked(labeled_classes: int, each: int, seed: int) -> UnlabeledGroupEstimate
 def test_classes_without_a_label_are_noticed_and_counted() -> None:
     found = [looked(3, 5, seed) for seed in range(6)]
 
-    assert np.mean([one.best() > 0 for one in found]) >= 5 / 6
-    assert abs(np.mean([one.best(some=True) for one in found]) - 3) <= 1
-    assert all(one.plausible_range(one.best())[0] <= one.best() <= one.plausible_range(one.best())[1] for one in found)
+    assert np.mean([one.best_number() > 0 for one in found]) >= 5 / 6
+    assert abs(np.mean([one.best_number(at_least_one=True) for one in found]) - 3) <= 1
+    assert all(
+        one.plausible_range(one.best_number())[0] <= one.best_number() <= one.plausible_range(one.best_number())[1]
+        for one in found
+    )
 
 
 def test_labels_of_all_classes_are_seldom_doubted() -> None:
     found = [looked(6, 2, seed) for seed in range(6)]
 
-    assert sum(one.best() > 0 for one in found) <= 1
-    assert all(one.best(some=True) > 0 for one in found)
+    assert sum(one.best_number() > 0 for one in found) <= 1
+    assert all(one.best_number(at_least_one=True) > 0 for one in found)
 
 
-@pytest.mark.parametrize(("near", "right"), [(NONE, 0.75), (NewShare(0.7, 0.2), 0.75), (NONE, 0.4)])
-def test_expected_share_is_that_of_the_words(near: NewShare, right: float) -> None:
+@pytest.mark.parametrize(("near", "right"), [(NONE, 0.75), (NewClassShare(0.7, 0.2), 0.75), (NONE, 0.4)])
+def test_expected_share_is_that_of_the_words(near: NewClassShare, right: float) -> None:
     # of eight hidden labels that weigh the same one is in one of two other groups, which hold a half of the rows
     missed = np.zeros((2, 8))
     missed[1, 0] = 1
@@ -67,16 +70,16 @@ def test_expected_share_is_that_of_the_words(near: NewShare, right: float) -> No
     second = (1 - new_share) * (1 - share) * right + 0.6 * (0.5 - (1 - new_share) * share)
     assert found.expected[1] == pytest.approx(second)
     gain = (second - found.expected[0]) / ((1 - new_share) * (right + 0.6) * np.sqrt(7 / 64 / 8))
-    assert found.lead == pytest.approx(gain)
+    assert found.max_lead == pytest.approx(gain)
 
 
 @pytest.mark.parametrize(("lead", "best"), [(3.0, 3), (0.41, 3), (0.39, 0), (-2.0, 0)])
 def test_others_are_found_if_predictions_are_expected_to_gain_from_them(lead: float, best: int) -> None:
     found = UnlabeledGroupEstimate((0, 3), (0.5, 0.5 + 0.1 * lead), (0.1, 0.1), NONE)
 
-    assert found.best() == best
-    assert found.best(some=True) == 3
-    assert (found.chance < 0.0575) == (best > 0)
+    assert found.best_number() == best
+    assert found.best_number(at_least_one=True) == 3
+    assert (found.lead_p_value < 0.0575) == (best > 0)
 
 
 @pytest.mark.parametrize("each", [2, 5])
@@ -107,21 +110,26 @@ def test_labels_that_are_alone_in_their_class_are_evidence_of_other_classes() ->
 
     assert abs(alone - np.mean(~np.isin(truth, truth[drawn]))) < 0.15
     assert found.alone == alone
-    assert NewShare(-0.3, 0.2, 0.4).best == 0.4
-    assert NewShare(1.3, 0.2, 0.4).best == 1.0
-    assert NewShare(-0.3, 0.2, 0.4).shrunken == 0.4
-    assert NewShare(0.6, 0.3).shrunken == pytest.approx(0.6 * 0.8)
+    assert NewClassShare(-0.3, 0.2, 0.4).estimate == 0.4
+    assert NewClassShare(1.3, 0.2, 0.4).estimate == 1.0
+    assert NewClassShare(-0.3, 0.2, 0.4).shrunken_estimate == 0.4
+    assert NewClassShare(0.6, 0.3).shrunken_estimate == pytest.approx(0.6 * 0.8)
 
 
 @pytest.mark.parametrize(("unseen", "best"), [(0, 2), (2, 2), (5, 4), (6, 6), (40, 8)])
 def test_if_most_labels_are_alone_in_their_class_their_counts_tell_the_number(unseen: int, best: int) -> None:
     numbers = (0, 2, 4, 6, 8)
-    found = UnlabeledGroupEstimate(numbers, (0.5, *(0.1,) * 4), (0.1,) * 5, NewShare(0.1, 0.2, 0.76, unseen))
+    found = UnlabeledGroupEstimate(numbers, (0.5, *(0.1,) * 4), (0.1,) * 5, NewClassShare(0.1, 0.2, 0.76, unseen))
 
-    assert found.best() == best
+    assert found.best_number() == best
     assert found.group_weight == 1
     assert found.plausible_range(2) == (2, 8)
-    assert UnlabeledGroupEstimate(numbers, found.expected, found.errors, NewShare(0.1, 0.2, 0.75, unseen)).best() == 0
+    assert (
+        UnlabeledGroupEstimate(
+            numbers, found.expected, found.errors, NewClassShare(0.1, 0.2, 0.75, unseen)
+        ).best_number()
+        == 0
+    )
 
 
 def test_the_number_of_classes_without_labels_is_estimated_from_those_with_one_or_two() -> None:

@@ -29,12 +29,12 @@ from labelkit.errors import (
     ResourceError,
     StoreError,
 )
-from labelkit.options.base import StageConfig
+from labelkit.options.base import BaseConfig
 from labelkit.progress import current_progress
 from pydantic import Field, model_validator
 
 
-class SieveConfig(StageConfig):
+class SieveConfig(BaseConfig):
     """Imaginary."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sieve")
@@ -97,7 +97,7 @@ def run(presets: Path, seen: list[SieveConfig]) -> Run:
     return start
 
 
-def stage_command(config_class: type[StageConfig], stage: Callable[[Any], SimpleResult | None]) -> Any:
+def stage_command(config_class: type[BaseConfig], stage: Callable[[Any], SimpleResult | None]) -> Any:
     command: Any = SimpleNamespace(
         config_class=lambda: config_class,
         run=lambda config: (stage(config) or SimpleResult({}), None),
@@ -371,7 +371,7 @@ def test_a_signal_that_a_library_made_another_error_of_is_still_a_signal(
 
 
 def test_a_field_named_like_a_common_option_is_a_programmers_error() -> None:
-    class Clash(StageConfig):
+    class Clash(BaseConfig):
         verbose: bool = False
 
     with pytest.raises(ValueError, match="verbose"):
@@ -379,7 +379,7 @@ def test_a_field_named_like_a_common_option_is_a_programmers_error() -> None:
 
 
 def test_a_command_without_presets_has_no_preset_option(capsys: pytest.CaptureFixture[str]) -> None:
-    class Plain(StageConfig):
+    class Plain(BaseConfig):
         command: ClassVar[tuple[str, ...]] = ("plain",)
         seed: int = 0
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from labelkit.commands.cluster.options import SinkhornConfig
-from labelkit.commands.common.embeddings import block_bytes, fits_in_memory, load_within_memory_limit
+from labelkit.commands.common.embeddings import fits_in_memory, load_within_memory_limit, max_block_bytes
 from tests.running import MakeStore
 
 
@@ -15,11 +15,11 @@ def test_half_is_for_rows_and_a_quarter_for_a_block() -> None:
     config = bounded("100MiB")
     assert fits_in_memory(config, 50 << 20)
     assert not fits_in_memory(config, (50 << 20) + 1)
-    assert block_bytes(config, 1 << 30) == 25 << 20
-    assert block_bytes(config, 1 << 20) == 1 << 20
-    assert block_bytes(bounded("1B"), 1 << 20) == 1
+    assert max_block_bytes(config, 1 << 30) == 25 << 20
+    assert max_block_bytes(config, 1 << 20) == 1 << 20
+    assert max_block_bytes(bounded("1B"), 1 << 20) == 1
     assert fits_in_memory(bounded(None), 1 << 60)
-    assert block_bytes(bounded(None), 1 << 30) == 1 << 30
+    assert max_block_bytes(bounded(None), 1 << 30) == 1 << 30
 
 
 @pytest.mark.parametrize(("size", "in_blocks"), [(None, False), ("96B", False), ("95B", True)])

@@ -10,7 +10,7 @@ from labelkit.commands.common.outputs import OUTPUT_KINDS, check_outputs
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.commands.table import all_commands
 from labelkit.errors import LabelkitError
-from labelkit.options.base import StageConfig, flag, read_field_extra
+from labelkit.options.base import BaseConfig, flag, read_field_extra
 from PIL import Image
 from tests.copies import copy_store
 
@@ -53,7 +53,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory, embedded: Path, labelkit: 
     return found | {"result": results / "k-means.h5", "beside a result": results / "new"}
 
 
-def _config(kind: type[StageConfig], name: str, target: object, store: Path) -> StageConfig:
+def _config(kind: type[BaseConfig], name: str, target: object, store: Path) -> BaseConfig:
     given: dict[str, Any] = {"overwrite": True}
     given |= {"index": store} if "index" in kind.model_fields else {}
     given[name] = target
@@ -74,7 +74,7 @@ def test_a_table_takes_the_place_of_nothing_else(targets: dict[str, Path], name:
 
 @pytest.mark.parametrize(("kind", "name"), OUTPUTS.values(), ids=OUTPUTS.keys())
 def test_a_new_name_and_an_empty_file_are_no_obstacle(
-    tmp_path: Path, targets: dict[str, Path], kind: type[StageConfig], name: str
+    tmp_path: Path, targets: dict[str, Path], kind: type[BaseConfig], name: str
 ) -> None:
     suffix = ".npy" if read_field_extra(kind.model_fields[name], "makes") == "export" else ""
     check_outputs(_config(kind, name, tmp_path / f"new{suffix}", targets["photos.h5"]))

@@ -41,11 +41,11 @@ def test_lossless_files_give_the_pixels_they_were_made_of(photo: Image.Image, ki
 
 def test_jpeg_may_be_decoded_smaller_while_both_sides_stay_long_enough(photo: Image.Image) -> None:
     large = photo.resize((400, 300), Image.Resampling.BICUBIC)
-    assert EncodedImage(encode(large, "JPEG")).decode(3, least_side=64).shape == (75, 100, 3)
-    assert EncodedImage(encode(large, "JPEG")).decode(1, least_side=151).shape == (300, 400, 1)
-    assert EncodedImage(encode(large, "PNG")).decode(3, least_side=64).shape == (300, 400, 3)
+    assert EncodedImage(encode(large, "JPEG")).decode(3, min_side=64).shape == (75, 100, 3)
+    assert EncodedImage(encode(large, "JPEG")).decode(1, min_side=151).shape == (300, 400, 1)
+    assert EncodedImage(encode(large, "PNG")).decode(3, min_side=64).shape == (300, 400, 3)
     whole = np.asarray(large.resize((100, 75), Image.Resampling.BOX), dtype=int)
-    assert np.abs(EncodedImage(encode(large, "JPEG", quality=95)).decode(3, least_side=64) - whole).mean() < 4
+    assert np.abs(EncodedImage(encode(large, "JPEG", quality=95)).decode(3, min_side=64) - whole).mean() < 4
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
@@ -54,10 +54,10 @@ def test_a_smaller_decoding_tells_the_full_size_as_it_is_shown(photo: Image.Imag
     exif[0x0112] = orientation
     content = encode(photo.resize((401, 300), Image.Resampling.BICUBIC), "JPEG", exif=exif)
     for kept in (None, 64, 200):
-        pixels, full = EncodedImage(content).decode_reduced(3, least_side=kept)
+        pixels, full = EncodedImage(content).decode_reduced(3, min_side=kept)
         assert full == EncodedImage(content).decode(3).shape[:2]
         assert [round(a / b) for a, b in zip(full, pixels.shape[:2], strict=True)] == [4 if kept == 64 else 1] * 2
-    assert EncodedImage(encode(photo, "PNG")).decode_reduced(3, least_side=1)[1] == (photo.height, photo.width)
+    assert EncodedImage(encode(photo, "PNG")).decode_reduced(3, min_side=1)[1] == (photo.height, photo.width)
 
 
 def test_a_lab_image_is_not_called_damaged(photo: Image.Image) -> None:
@@ -168,7 +168,7 @@ def test_an_image_above_64_megapixels_is_shrunk_by_2_and_tells_its_full_size(kin
     tags[0x0112] = orientation
     content = encode(Image.new("L", (10_001, 6_500), 120), kind, exif=tags)
 
-    pixels, full = EncodedImage(content).decode_reduced(1, least_side=None)
+    pixels, full = EncodedImage(content).decode_reduced(1, min_side=None)
 
     assert (pixels.shape[:2], full) == (
         ((3250, 5001), (6500, 10_001)) if orientation == 1 else ((5001, 3250), (10_001, 6500))

@@ -76,7 +76,7 @@ def test_splits_of_a_table_of_labels_are_said_not_to_be_used(
     path = tmp_path / "labels.csv"
     path.write_text(f"path,label,split\na.png,cat,{splits[0]}\nb.png,dog,{splits[1]}\n")
     notes: list[str] = []
-    read_label_csv(path, tell=notes.append)
+    read_label_csv(path, show_message=notes.append)
     assert any("the split column is not used; to use it, pass the file as --dataset" in one for one in notes) == told
 
 
@@ -171,7 +171,7 @@ def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_whic
     path.write_text("path,label\n" + "".join(f"{i}.png,{label}\n" for i, label in enumerate(labels)), encoding="utf-8")
     told: list[str] = []
 
-    found = read_label_csv(path, tell=told.append)
+    found = read_label_csv(path, show_message=told.append)
 
     assert list(found.values()) == ["3", "3", "3", "caf\u00e9", "caf\u00e9", "1.5", "007", "unknown", "- x"]
     assert len(told) == 2
@@ -182,14 +182,14 @@ def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_whic
 def test_a_label_that_a_list_of_images_would_hide_is_used_with_a_note(tmp_path: Path) -> None:
     path, told = tmp_path / "labels.csv", list[str]()
     path.write_text("path,label,labeled\na.png,cat,0\n")
-    assert read_label_csv(path, tell=told.append) == {"a.png": "cat"}
+    assert read_label_csv(path, show_message=told.append) == {"a.png": "cat"}
     assert "all labels are used; the column labeled hides labels only in" in told[0]
 
 
 def test_the_path_column_may_have_any_name_which_is_told(tmp_path: Path) -> None:
     path, told = tmp_path / "labels.csv", list[str]()
     path.write_text("Nr;Datei;Etikett\n1;a.png;cat\n")
-    assert read_label_csv(path, "etikett", tell=told.append) == {"a.png": "cat"}
+    assert read_label_csv(path, "etikett", show_message=told.append) == {"a.png": "cat"}
     assert told == [f"{path}: paths read from the column 'Datei', the only one with image file names"]
     with pytest.raises(DatasetError, match=r"no column 'x', found nr, datei, etikett\. Choose one of these"):
         read_label_csv(path, "x")

@@ -140,20 +140,20 @@ def test_bad_files_are_named_before_training_and_left_out_and_one_that_vanishes_
     }
     assert len(bank.rows) == 12
     assert len(bank.dataset) == 17
-    bank.check(0.3)
+    bank.check_readable(0.3)
     with pytest.raises(DatasetError, match=r"(?s)5 of 17 images cannot be read.*class0/empty\.png: empty file"):
-        bank.check(0.01)
-    rows = torch.cat([batch.sample_index for batch in loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0)])
+        bank.check_readable(0.01)
+    rows = torch.cat([batch.sample_index for batch in loader(bank, views=FILE_VIEWS, batch_size=4).epoch_batches(0)])
     assert sorted(rows.tolist()) == bank.rows.tolist()
     shutil.rmtree(broken)
     with pytest.raises(DatasetError, match=r"class\d/\d\d\.png: can no longer be read: the file no longer exists"):
-        list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0))
+        list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch_batches(0))
 
 
 def test_an_epoch_has_every_row_once_in_whole_batches() -> None:
     train = loader(ImageBank(in_memory(27)))
     assert train.steps_per_epoch == 3
-    batches = list(train.epoch(0))
+    batches = list(train.epoch_batches(0))
     rows = torch.cat([batch.sample_index for batch in batches])
     assert [len(batch.sample_index) for batch in batches] == [8, 8, 8]
     assert len(set(rows.tolist())) == 24
@@ -163,8 +163,8 @@ def test_an_epoch_has_every_row_once_in_whole_batches() -> None:
 
 def test_processes_share_each_batch_by_striding() -> None:
     bank = ImageBank(in_memory())
-    whole = list(loader(bank).epoch(1))
-    shares = [list(loader(bank, rank=rank, world_size=4).epoch(1)) for rank in range(4)]
+    whole = list(loader(bank).epoch_batches(1))
+    shares = [list(loader(bank, rank=rank, world_size=4).epoch_batches(1)) for rank in range(4)]
     for step, batch in enumerate(whole):
         for rank in range(4):
             share = shares[rank][step]
@@ -174,8 +174,8 @@ def test_processes_share_each_batch_by_striding() -> None:
 
 def test_a_resumed_epoch_continues_where_it_stopped() -> None:
     train = loader(ImageBank(in_memory()))
-    rest = list(train.epoch(4))[1:]
-    resumed = list(train.epoch(4, start_step=1))
+    rest = list(train.epoch_batches(4))[1:]
+    resumed = list(train.epoch_batches(4, start_step=1))
     assert len(resumed) == 2
     for a, b in zip(rest, resumed, strict=True):
         assert torch.equal(a.sample_index, b.sample_index)
@@ -190,7 +190,7 @@ def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
 
     def batches(truth: Any) -> list[Batch]:
         labels = split.training_labels(truth)
-        return list(loader(bank, BalancedSampler(split.labeled, seed=0), labels=labels).epoch(0))
+        return list(loader(bank, BalancedSampler(split.labeled, seed=0), labels=labels).epoch_batches(0))
 
     for a, b in zip(batches(dataset.labels), batches(np.where(split.labeled, dataset.labels, random)), strict=True):
         assert torch.equal(a.labels, b.labels)
@@ -303,12 +303,12 @@ def test_fewer_processes_decode_where_shared_memory_has_no_room_for_their_batche
 @pytest.mark.usefixtures("script")
 def test_files_give_the_same_batches_for_any_number_of_workers(folder: Path) -> None:
     bank = ImageBank(load_dataset(str(folder), data_root=Path()))
-    expected = list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch(1))
+    expected = list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch_batches(1))
     global_state = torch.get_rng_state()
     for num_workers in (1, 2):
         train = loader(bank, views=FILE_VIEWS, batch_size=4, num_workers=num_workers)
-        next(train.epoch(0))  # an epoch that is left early must not disturb the next one
-        found = list(train.epoch(1))
+        next(train.epoch_batches(0))  # an epoch that is left early must not disturb the next one
+        found = list(train.epoch_batches(1))
         assert len(found) == len(expected) == 3
         for a, b in zip(expected, found, strict=True):
             assert torch.equal(a.sample_index, b.sample_index)
@@ -319,18 +319,20 @@ def test_files_give_the_same_batches_for_any_number_of_workers(folder: Path) -> 
 
 def test_files_give_the_same_views_for_any_batch_and_process(folder: Path) -> None:
     bank = ImageBank(load_dataset(str(folder), data_root=Path()))
-    expected = by_sample(loader(bank, views=FILE_VIEWS, batch_size=12).epoch(0))
-    assert_equal_samples(expected, by_sample(loader(bank, views=FILE_VIEWS, batch_size=3).epoch(0)), atol=1e-6)
-    shares = [by_sample(loader(bank, views=FILE_VIEWS, batch_size=4, rank=r, world_size=2).epoch(0)) for r in (0, 1)]
+    expected = by_sample(loader(bank, views=FILE_VIEWS, batch_size=12).epoch_batches(0))
+    assert_equal_samples(expected, by_sample(loader(bank, views=FILE_VIEWS, batch_size=3).epoch_batches(0)), atol=1e-6)
+    shares = [
+        by_sample(loader(bank, views=FILE_VIEWS, batch_size=4, rank=r, world_size=2).epoch_batches(0)) for r in (0, 1)
+    ]
     assert_equal_samples(expected, shares[0] | shares[1], atol=1e-6)
 
 
 def test_the_geometry_of_a_sample_is_the_same_in_memory_and_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = in_memory(8, 32, 3)
     views = (ViewSpec(32, area_range=(0.3, 1.0), hflip=0.5), ViewSpec(32, resize_ratio=36 / 32, crop="random"))
-    memory = by_sample(loader(ImageBank(dataset), views=views).epoch(0))
+    memory = by_sample(loader(ImageBank(dataset), views=views).epoch_batches(0))
     monkeypatch.setattr(image_bank, "MEMORY_BYTES", 0)
-    stream = by_sample(loader(ImageBank(dataset), views=views).epoch(0))
+    stream = by_sample(loader(ImageBank(dataset), views=views).epoch_batches(0))
     for row in memory:
         assert torch.equal(memory[row][2], stream[row][2])
         assert torch.equal(memory[row][3], stream[row][3])

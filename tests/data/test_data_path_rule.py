@@ -60,7 +60,7 @@ def test_a_relative_folder_before_all_paths_is_left_out_if_it_is_the_only_possib
         return list(find_paths(paths, [*IDS, "deep/3.png"], table=tmp_path / "l.csv", **about)[0].values())
 
     told: list[str] = []
-    assert find("set/img/a/1.png", "set\\img\\b\\1.png", "set/img/c/1.png", tell=told.append) == [0, 2]
+    assert find("set/img/a/1.png", "set\\img\\b\\1.png", "set/img/c/1.png", show_message=told.append) == [0, 2]
     assert "leading folder set/img/" in told[0]
     assert find("a/2.png", "set/a/1.png") == [1]  # next to a path that is known, set/ is another folder
     assert find("train/a/1.png", "train/a/2.png", "test/a/1.png") == []

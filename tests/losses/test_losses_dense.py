@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.sinkhorn import Reduce, solve
+from labelkit.algorithms.sinkhorn import Reduce, solve_assignment
 from labelkit.methods.dense.losses import (
     DenseRankingLoss,
     PrototypeEntropyLoss,
@@ -134,7 +134,7 @@ def test_batches_have_the_worked_assignments(num_iterations: int, expected: list
 def test_many_iterations_of_a_batch_reach_the_plan_of_the_solver() -> None:
     ours = batch_assignments(BATCH, num_iterations=4_000)
 
-    expected = solve(BATCH, 20.0, dtype=torch.float64, tol=1e-12).assignments(BATCH)
+    expected = solve_assignment(BATCH, 20.0, dtype=torch.float64, tol=1e-12).assignments(BATCH)
     np.testing.assert_allclose(ours.numpy(), expected.numpy(), atol=1e-3)
     np.testing.assert_allclose(ours[0].numpy(), [0.981225, 0.002245, 0.016530], atol=1e-3)
 

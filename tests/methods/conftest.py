@@ -51,7 +51,7 @@ class Setup:
             batch_size=self.config.batch_size,
             seed=self.config.seed,
             normalize=Normalize(spec.mean, spec.std),
-        ).epoch(epoch)
+        ).epoch_batches(epoch)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.methods.dense.objective import DenseObjective
+from labelkit.methods.dense.objective import CoTAPObjective
 from labelkit.training.method import TrainState
 from tests.fake_cuda import fake_cuda
 from tests.short_runs import EACH_LIGHT
@@ -24,7 +24,7 @@ NUMBERS = {torch.bool: np.bool_, torch.float32: np.float32, torch.int64: np.int6
 @pytest.fixture(autouse=True)
 def _no_numbers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """What reads numbers on the CPU, of which there are none, gets ones."""
-    monkeypatch.setattr(DenseObjective, "_check_finite", lambda self, projections, state: None)
+    monkeypatch.setattr(CoTAPObjective, "_check_finite", lambda self, projections, state: None)
     monkeypatch.setattr(TrainState, "mean_count", lambda self, count: count)
     monkeypatch.setattr(
         FakeTensor, "numpy", lambda self: np.ones(tuple(self.shape), dtype=NUMBERS[self.dtype]), raising=False

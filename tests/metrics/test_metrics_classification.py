@@ -5,7 +5,7 @@ import pytest
 from labelkit.data.splits import long_tail_counts
 from labelkit.metrics.classification import (
     eleven_point_average_precision,
-    share_interval,
+    proportion_interval,
     shot_groups,
     top_k_accuracy,
 )
@@ -85,6 +85,6 @@ def test_balanced_classes_have_no_groups() -> None:
 def test_an_interval_is_that_of_resampled_samples(rng: np.random.Generator) -> None:
     right = np.arange(200) < 150
     brute = np.sort([right[rng.integers(0, 200, 200)].mean() for _ in range(4000)])
-    low, high = share_interval(150, 200, num_resamples=4000, generator=rng)
+    low, high = proportion_interval(150, 200, num_resamples=4000, generator=rng)
     assert (low, high) == pytest.approx((brute[100], brute[3900]), abs=0.01)
-    assert share_interval(5, 5, num_resamples=10, generator=rng) == (1.0, 1.0)
+    assert proportion_interval(5, 5, num_resamples=10, generator=rng) == (1.0, 1.0)

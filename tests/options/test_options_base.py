@@ -7,14 +7,14 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from labelkit.options.base import StageConfig, bounds, choices, command_words, format_value, metavar, panel
+from labelkit.options.base import BaseConfig, bounds, choices, command_words, format_value, metavar, panel
 from labelkit.options.presets import read_yaml
 from pydantic import Field, ValidationError
 
 _WATER = panel("Water")
 
 
-class Pond(StageConfig):
+class Pond(BaseConfig):
     depth: float = _WATER(1.5, "Meters of water.", gt=0, lt=100, before=2.0)
     fish: int = Field(3, ge=0)
     kind: Literal["fresh", "salt"] = "fresh"

@@ -13,11 +13,11 @@ from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.errors import ConfigError
 from labelkit.methods.discovery.options import FlipClassConfig
-from labelkit.options.base import StageConfig
+from labelkit.options.base import BaseConfig
 from labelkit.options.presets import read_yaml, resolve
 from tests.fuzzing import ends_well, fuzzed
 
-CLASSES: list[type[StageConfig]] = [FlipClassConfig, SinkhornConfig, RetrieveConfig, EvaluateRetrievalConfig]
+CLASSES: list[type[BaseConfig]] = [FlipClassConfig, SinkhornConfig, RetrieveConfig, EvaluateRetrievalConfig]
 KEYS = sorted({name for config in CLASSES for name in config.model_fields})
 SCALARS = st.one_of(
     st.none(),

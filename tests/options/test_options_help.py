@@ -5,7 +5,7 @@ import re
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import main
-from labelkit.options.base import StageConfig, read_field_extra
+from labelkit.options.base import BaseConfig, read_field_extra
 
 # One with a group, one without, one that takes a folder by its place; all others among the slow tests.
 ONE_OF_EACH = {("cluster", "k-means"), ("embed",), ("start",)}
@@ -41,7 +41,7 @@ def test_one_thing_has_one_name() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("config_class", COMMANDS)
 def test_help_tells_what_is_read_before_what_is_written_and_how_it_runs(
-    config_class: type[StageConfig], capsys: pytest.CaptureFixture[str]
+    config_class: type[BaseConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*config_class.command, "--help"]) == 0
 

@@ -7,12 +7,12 @@ from pkgutil import walk_packages
 
 import labelkit.options
 import pytest
-from labelkit.options.base import StageConfig, override_default, read_field_extra
+from labelkit.options.base import BaseConfig, override_default, read_field_extra
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
 
-class _Parent(StageConfig):
+class _Parent(BaseConfig):
     lr: float = Field(0.1, gt=0, le=1, description="Learning rate.", json_schema_extra={"panel": "Optimization"})
 
 
@@ -31,12 +31,12 @@ def test_no_option_is_declared_twice_with_one_meaning() -> None:
     assert repeated == {}
 
 
-def _config_classes() -> list[type[StageConfig]]:
+def _config_classes() -> list[type[BaseConfig]]:
     for module in walk_packages(labelkit.__path__, "labelkit."):
         if module.name.endswith("options") or module.name.startswith("labelkit.options."):
             import_module(module.name)
-    found = {StageConfig}
-    waiting = [StageConfig]
+    found = {BaseConfig}
+    waiting = [BaseConfig]
     while waiting:
         new = [one for one in waiting.pop().__subclasses__() if one.__module__.startswith("labelkit.")]
         waiting += [one for one in new if one not in found]
@@ -44,9 +44,9 @@ def _config_classes() -> list[type[StageConfig]]:
     return sorted(found, key=lambda one: one.__name__)
 
 
-def _is_inherited(config_class: type[StageConfig], name: str, field: FieldInfo) -> bool:
+def _is_inherited(config_class: type[BaseConfig], name: str, field: FieldInfo) -> bool:
     """Return whether a parent has the field with the same text, so that only the default is another."""
-    parents = [one for one in config_class.__mro__[1:] if issubclass(one, StageConfig)]
+    parents = [one for one in config_class.__mro__[1:] if issubclass(one, BaseConfig)]
     return any(one.model_fields[name].description == field.description for one in parents if name in one.model_fields)
 
 
@@ -64,7 +64,7 @@ def test_another_default_keeps_text_bounds_and_panel() -> None:
 
 
 def test_another_default_of_a_field_with_a_pattern_is_refused() -> None:
-    class Named(StageConfig):
+    class Named(BaseConfig):
         name: str = Field("a", pattern="^[a-z]$")
 
     with pytest.raises(ValueError, match="name of Named"):

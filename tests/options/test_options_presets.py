@@ -12,13 +12,13 @@ from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.errors import ConfigError
 from labelkit.methods.registry import METHODS
 from labelkit.methods.siamese.options import SiameseConfig
-from labelkit.options.base import StageConfig, choices, explain_no_effect
+from labelkit.options.base import BaseConfig, choices, explain_no_effect
 from labelkit.options.presets import available_presets, preset_command, preset_folder_name, read_yaml, resolve
 from labelkit.progress import Progress, use_progress
 from pydantic import Field, model_validator
 
 
-class TidepoolConfig(StageConfig):
+class TidepoolConfig(BaseConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "tidepool")
 
     dataset: str = "digits"
@@ -37,7 +37,7 @@ class TidepoolConfig(StageConfig):
         return self
 
 
-class SievesConfig(StageConfig):
+class SievesConfig(BaseConfig):
     command: ClassVar[tuple[str, ...]] = ("sieve", "sand")
 
     index: Path = Field(...)
@@ -59,7 +59,7 @@ def write_preset(presets: Path, name: str, text: str) -> Path:
     return path
 
 
-def error_lines(config_class: type[StageConfig], **sources: object) -> list[str]:
+def error_lines(config_class: type[BaseConfig], **sources: object) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         resolve(config_class, **sources)
     return str(caught.value).splitlines()

@@ -8,7 +8,7 @@ import yaml
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import main
 from labelkit.methods.metric.options import SANConfig
-from labelkit.options.base import StageConfig
+from labelkit.options.base import BaseConfig
 from labelkit.options.presets import (
     available_presets,
     preset_command,
@@ -25,7 +25,7 @@ from generate.tables import preset_lines
 PRESETS = [(config_class, path) for config_class in CONFIG_CLASSES for path in available_presets(config_class).values()]
 
 
-def faults_of(config_class: type[StageConfig], path: Path) -> list[str]:
+def faults_of(config_class: type[BaseConfig], path: Path) -> list[str]:
     found = resolve(config_class, preset=path.stem)
     values = read_yaml(path)
     lines = preset_lines(path)

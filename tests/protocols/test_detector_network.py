@@ -14,7 +14,7 @@ from labelkit.protocols.detection.detector import (
     anchor_sizes,
     build_detector,
     freeze_batch_statistics,
-    stage_loss,
+    stage_losses,
 )
 from torch import Tensor
 from torchvision.ops import box_iou
@@ -91,7 +91,7 @@ def test_the_loss_of_a_stage_is_what_plain_loops_give() -> None:
     wanted = torch.randn(6, 4, generator=generator) / 4
     labels = torch.tensor([0, 2, 1, 0, 3, 0])
 
-    classes, boxes = stage_loss(logits, offsets, labels, wanted)
+    classes, boxes = stage_losses(logits, offsets, labels, wanted)
 
     crossed, distance = 0.0, 0.0
     for row, label in enumerate(labels.tolist()):
@@ -103,7 +103,7 @@ def test_the_loss_of_a_stage_is_what_plain_loops_give() -> None:
                 distance += (9 * x * x / 2 if x < 1 / 9 else x - 1 / 18) / 6
     assert classes.item() == pytest.approx(crossed, rel=1e-5)
     assert boxes.item() == pytest.approx(distance, rel=1e-5)
-    assert stage_loss(logits, offsets, torch.zeros(6, dtype=torch.int64), wanted)[1] == 0
+    assert stage_losses(logits, offsets, torch.zeros(6, dtype=torch.int64), wanted)[1] == 0
 
 
 def test_the_second_stage_learns_from_the_boxes_of_the_first_and_asks_for_an_iou_of_six_tenths() -> None:

@@ -30,7 +30,7 @@ def cells_of_images(plan: PatchPlan, row: int) -> np.ndarray:
 def piece_of(plan: PatchPlan, number: int) -> tuple[Any, ...]:
     _, start, stop = plan.pieces[number]
     rows = np.array([row for row in range(start, stop) if row not in BAD], dtype=np.int64)
-    cells = np.stack([cells_of_images(plan, row) for row in rows]) if plan.is_sampled else None
+    cells = np.stack([cells_of_images(plan, row) for row in rows]) if plan.samples_cells else None
     features = np.stack([features_of(plan, row) for row in rows])
     return rows, features, cells, np.array([[0, 0, 6, 4 + row] for row in rows], dtype=np.float64)
 

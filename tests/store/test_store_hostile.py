@@ -10,7 +10,7 @@ from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
 from labelkit.store.embeddings import open_store
 from labelkit.store.reader import CheckedFile
 from labelkit.store.schema import FORMAT_STORE
-from labelkit.store.writer import Contents, Stream, strings
+from labelkit.store.writer import Contents, StreamedDataset, encode_strings
 from store_samples import contents_of, make_store
 
 
@@ -170,9 +170,9 @@ def test_memory_and_stream_give_the_same_bytes(tmp_path, rng):
     rows = rng.random((1000, 30)).astype("<f4")
     contents = Contents()
     contents.set("", format="labelkit.store", format_version="1.0")
-    contents.datasets = {"embeddings": rows, "sample_ids": strings(map(str, range(1000)))}
+    contents.datasets = {"embeddings": rows, "sample_ids": encode_strings(map(str, range(1000)))}
     streamed = Contents(dict(contents.datasets), contents.attributes)
-    streamed.datasets["embeddings"] = Stream(rows.dtype, rows.shape, lambda start, stop: rows[start:stop])
+    streamed.datasets["embeddings"] = StreamedDataset(rows.dtype, rows.shape, lambda start, stop: rows[start:stop])
     whole = contents.sealed(1 << 12)
     path = tmp_path / "streamed.h5"
     with path.open("w+b") as file:

@@ -36,7 +36,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     made = plan()
     # 5 views of an image: at most 512 passes of the network are lost by a kill
     assert (made.part_rows, made.num_parts) == (102, 2)
-    assert made.image_bytes == (4 * 6 + 3) * 2
+    assert made.bytes_per_image == (4 * 6 + 3) * 2
     kept = CachedViews(tmp_path, made)
     kept.begin()
     assert kept.pending_parts() == [0, 1]

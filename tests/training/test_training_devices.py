@@ -15,7 +15,7 @@ from accelerate.state import AcceleratorState
 from labelkit.errors import ResourceError
 from labelkit.training import devices
 from labelkit.training.devices import Runtime, explain_nondeterminism, generator_states, restore_generators, seed_step
-from labelkit.training.saving import reproducibility_facts
+from labelkit.training.saving import reproducibility_properties
 from safetensors.torch import load, save
 
 TWO_PROCESSES = """
@@ -186,7 +186,7 @@ def test_a_resume_on_a_gpu_compares_what_decides_about_its_bits(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU of {device}")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     runtime = on_cuda("cuda:1", deterministic=True)
-    facts = reproducibility_facts(runtime)
+    facts = reproducibility_properties(runtime)
     assert (facts["gpu"], facts["cuda"], facts["deterministic"]) == ("GPU of cuda:1", torch.version.cuda, True)
     assert facts["cudnn"] == 91002
 

@@ -10,7 +10,7 @@ import torch
 from labelkit.errors import DatasetError, DivergenceError
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.training.checkpoint import load_checkpoint
-from labelkit.training.guards import Guard, feature_spread
+from labelkit.training.guards import TrainingGuard, feature_spread
 from labelkit.training.method import TrainState
 from torch import nn
 
@@ -18,9 +18,9 @@ Make = Callable[..., Any]
 SOUND, ALIKE = 0.5, 1e-6
 
 
-def _guard(mode: Any = "stop") -> tuple[Guard, list[str]]:
+def _guard(mode: Any = "stop") -> tuple[TrainingGuard, list[str]]:
     said: list[str] = []
-    return Guard(mode, show_message=said.append), said
+    return TrainingGuard(mode, show_message=said.append), said
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from labelkit.errors import DivergenceError, Interrupted
 from labelkit.training.checkpoint import MODEL, load_checkpoint
 from labelkit.training.devices import Runtime
-from labelkit.training.method import FullPass, Monitor
+from labelkit.training.method import Monitor, PassSettings
 from labelkit.training.trainer import Trainer
 from tests.tiers import quick_every
 
@@ -276,7 +276,7 @@ def test_a_pass_in_half_precision_prepares_images_in_single_precision(
     for precision in ("float32", "bf16"):
         runtime = Runtime(device="cpu", precision=precision)
         trainer = Trainer(method, bank, labels, method.config, runtime)
-        seen[precision] = trainer.full_pass(lambda images: images.flatten(1), how=FullPass(view=view))
+        seen[precision] = trainer.full_pass(lambda images: images.flatten(1), settings=PassSettings(view=view))
     assert torch.equal(seen["bf16"], seen["float32"])
 
 

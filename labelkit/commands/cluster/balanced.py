@@ -21,12 +21,12 @@ from labelkit.algorithms.sinkhorn import (
     SinkhornResult,
     balanced_labels,
     make_prior,
-    solve,
+    solve_assignment,
     sort_prior_by_cluster_size,
 )
 from labelkit.commands.cluster.grouping import Grouping
 from labelkit.commands.cluster.options import SinkhornConfig
-from labelkit.commands.common.embeddings import block_bytes, check_nonzero_embeddings, load_within_memory_limit
+from labelkit.commands.common.embeddings import check_nonzero_embeddings, load_within_memory_limit, max_block_bytes
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import is_file
 from labelkit.errors import ConfigError, InputError
@@ -70,19 +70,21 @@ def _optimize_alternately(
 ) -> Grouping:
     """Alternate between assigning rows (m, d), with prior (k,), and updating prototypes (k, d) until convergence."""
     lam = 1 / config.temperature
-    memory_bytes = block_bytes(config, KERNEL_BYTES)
+    memory_bytes = max_block_bytes(config, KERNEL_BYTES)
 
     def assign(tol: float, initial: Tensor | None) -> SinkhornResult:
         # float32 is not precise enough for a small tolerance
         dtype = torch.float64 if tol < _ROUND_TOLERANCE else torch.float32
         scores = LinearScores(points, prototypes)
-        return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=memory_bytes)
+        return solve_assignment(
+            scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=memory_bytes
+        )
 
     potentials: Tensor | None = None
     before: Tensor | None = None
     passes = 0
     if bool((prior != prior[0]).any()):
-        first = solve(LinearScores(points, prototypes), lam, max_iterations=1)
+        first = solve_assignment(LinearScores(points, prototypes), lam, max_iterations=1)
         prior, passes = sort_prior_by_cluster_size(prior, first.marginals), 1
     for rounds in itertools.count(1):
         last = rounds == config.max_iterations

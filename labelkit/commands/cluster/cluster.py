@@ -25,10 +25,10 @@ from labelkit.commands.cluster.options import (
 )
 from labelkit.commands.common.apply import apply_to_rows, check_cluster
 from labelkit.commands.common.embeddings import (
-    block_bytes,
     check_nonzero_embeddings,
     find_zero_embeddings,
     load_within_memory_limit,
+    max_block_bytes,
     normalize_embeddings,
     split_rows,
 )
@@ -103,10 +103,10 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     for key, values_of_rows in found.of_rows.items():
         arrays[key] = one = np.zeros(store.n, dtype=values_of_rows.dtype)
         one[rows] = values_of_rows
-    arrays |= {key: lasting.place(array) for key, array in found.of_groups.items()} | lasting.arrays()
+    arrays |= {key: lasting.values_by_id(array) for key, array in found.of_groups.items()} | lasting.arrays()
     if found.classes is not None and given is not None:
         arrays["names"] = lasting.names(found.classes, given.class_names)
-        arrays["new_classes"] = lasting.new_classes(found.classes).astype(np.uint8)
+        arrays["new_classes"] = lasting.new_class_mask(found.classes).astype(np.uint8)
         arrays |= make_labeled_array(store, rows, given)
         params |= {"labels": given.source} if given.source else {}
     params |= {**lasting.params(), **found.facts}
@@ -259,7 +259,7 @@ def _run_on_patches(
     found = group(sample, config.num_clusters, **_kmeans_options(config, "cluster patches"))
     # nearest centroids; -1 for patches of other images, and zero patches if spherical
     ids = [np.zeros(0, np.int32)]
-    for block in patches.blocks(block_bytes(config, _BLOCK_BYTES)):
+    for block in patches.blocks(max_block_bytes(config, _BLOCK_BYTES)):
         wanted, features = chosen[block.image_rows], np.asarray(block.features, dtype=np.float32)
         if is_spherical:
             wanted &= ~find_zero_embeddings(features)

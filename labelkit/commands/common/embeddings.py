@@ -156,9 +156,9 @@ def fits_in_memory(config: MemoryConfig, num_bytes: int) -> bool:
     return config.max_memory_bytes is None or num_bytes <= config.max_memory_bytes // 2
 
 
-def block_bytes(config: MemoryConfig, most: int) -> int:
-    """Return the size in bytes of a block of scores: ``most``, but at most a quarter of ``--max-memory``."""
-    return most if config.max_memory_bytes is None else max(1, min(most, config.max_memory_bytes // 4))
+def max_block_bytes(config: MemoryConfig, limit: int) -> int:
+    """Return the maximum size of a block of scores in bytes: ``limit`` or, if less, a quarter of ``--max-memory``."""
+    return limit if config.max_memory_bytes is None else max(1, min(limit, config.max_memory_bytes // 4))
 
 
 def load_within_memory_limit(

@@ -25,7 +25,7 @@ class PlaceholderImageSource:
 
     def read(self, index: int) -> EncodedImage:
         """Raise ``BadImageError``, since the dataset has no image files."""
-        raise BadImageError(f"row {index} of a store is not an image")
+        raise BadImageError(f"row {index} of the training store is an embedding, not an image")
 
 
 @dataclass(frozen=True, eq=False)

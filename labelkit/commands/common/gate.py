@@ -42,13 +42,13 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def find_matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str]:
+def find_matching_scores(partial_name: str, scores: Mapping[str, float | None]) -> list[str]:
     """Return the full score names that match a partial name such as ``test/all_accuracy``.
 
     A full name matches if it ends with the last part and contains the other parts anywhere before it. If only the last
     part is passed, and scores for all images and for groups of classes match, only those for all images are returned.
     """
-    *parts, own = wanted.split("/")
+    *parts, own = partial_name.split("/")
     found = [name for name in scores if name.split("/")[-1] == own and set(parts) <= set(name.split("/")[:-1])]
     whole = [name for name in found if name.split("/")[:-1] == ["all"]]
     return whole if whole and not parts else found

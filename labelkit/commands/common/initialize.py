@@ -16,7 +16,7 @@ from labelkit.training.method import Method
 _BACKBONE = "network.backbone."
 
 
-def initialize_from(method: Method[Any], source: Path) -> None:
+def initialize_weights(method: Method[Any], source: Path) -> None:
     """Initialize the weights of a method from a run folder or a weights file.
 
     The whole network is loaded from a run of the same method with the same classes; from any other run or a file, only

@@ -79,11 +79,11 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
 
 
 def read_csv_labels(
-    path: Path, images: LabeledImages, label_column: str | None = None, *, others_ok: bool = False
+    path: Path, images: LabeledImages, label_column: str | None = None, *, ignore_others: bool = False
 ) -> dict[int, str]:
     """Read labels from a CSV file; return a mapping from image position to label, in the order of the file.
 
-    With ``others_ok``, labels of other images are ignored, unless there are no others.
+    With ``ignore_others``, labels of other images are ignored, unless all labels are of other images.
 
     Raises:
         DatasetError: the file cannot be read, images are unknown, a path is ambiguous, or an image has two labels.
@@ -91,8 +91,8 @@ def read_csv_labels(
     if path.suffix == ".h5":
         remedy = "Pass a CSV, such as one written by `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
         raise DatasetError(str(path), "is not a CSV", remedy)
-    texts = read_label_csv(path, label_column, tell=current_progress().message)
-    unknown = set(find_images_by_path(path, texts, images)[1]) if others_ok else set()
+    texts = read_label_csv(path, label_column, show_message=current_progress().message)
+    unknown = set(find_images_by_path(path, texts, images)[1]) if ignore_others else set()
     if 0 < len(unknown) < len(texts):
         current_progress().message(f"{path}: ignoring {len(unknown)} labels of images that are not in {images.where}")
         texts = {name: text for name, text in texts.items() if name not in unknown}
@@ -100,7 +100,7 @@ def read_csv_labels(
 
 
 def find_images_by_path(
-    path: Path, texts: Iterable[str], images: LabeledImages, tell: Callable[[str], None] = lambda text: None
+    path: Path, texts: Iterable[str], images: LabeledImages, show_message: Callable[[str], None] = lambda text: None
 ) -> tuple[dict[str, int], list[str]]:
     """Find the images that the paths in a CSV file refer to; see :func:`labelkit.data.path_rule.find_paths`.
 
@@ -108,7 +108,9 @@ def find_images_by_path(
         DatasetError: a path is ambiguous.
     """
     spellings = {escape_name(name): place for place, name in enumerate(images.sample_ids) if needs_escape(name)}
-    return find_paths(texts, images.sample_ids, table=path, root=images.root, spellings=spellings, tell=tell)
+    return find_paths(
+        texts, images.sample_ids, table=path, root=images.root, spellings=spellings, show_message=show_message
+    )
 
 
 def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
@@ -129,8 +131,8 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
     return {place: texts[name] for place, name in first.items()}
 
 
-def skipped_rows(table: Path | None, store: EmbeddingStore) -> set[int]:
-    """Return the rows of a store that are listed in a CSV file; paths that are not in the store are ignored.
+def rows_listed_in_csv(table: Path | None, store: EmbeddingStore) -> set[int]:
+    """Return the rows of a store whose images a CSV file lists; paths that are not in the store are ignored.
 
     Raises:
         DatasetError: the file cannot be read, or a path is ambiguous.

@@ -174,13 +174,13 @@ def override_listing_labels(
 
 
 def make_labeled_array(
-    store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
+    store: EmbeddingStore, rows: NDArray[np.int64], usable_labels: UsableLabels
 ) -> dict[str, NDArray[np.generic] | list[str]]:
     """Return the mask ``labeled`` (n,) uint8 for a result, or nothing if only the store's own labels are used."""
-    if not given.source:
+    if not usable_labels.source:
         return {}
     labeled = np.zeros(store.n, dtype=np.uint8)
-    labeled[rows] = given.labeled
+    labeled[rows] = usable_labels.labeled
     return {"labeled": labeled}
 
 
@@ -193,10 +193,10 @@ def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...
     return (*names, *(name for name, is_new in result_classes if not is_new and name not in names))
 
 
-def network_saw_labels(
+def was_network_trained_on(
     store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> Literal["yes", "no", "unknown"]:
-    """Determine whether a store's network was trained on any of the labels (m,) of these rows (m,); -1 = no label."""
+    """Return whether a store's network was trained on any of the labels (m,) of these rows (m,); -1 = no label."""
     if store.trained_rows()[rows][labels >= 0].any():
         return "yes"
     source = store.model.source

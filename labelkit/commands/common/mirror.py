@@ -18,7 +18,7 @@ from labelkit.data.remote import convert_errors, open_file_system
 from labelkit.errors import ConfigError, LabelkitError, Mismatch, NotAStore, ResourceError
 from labelkit.files import read_record
 from labelkit.formatting import addresses_of_copies, one_line
-from labelkit.options.base import StageConfig, command_line_name, read_field_extra
+from labelkit.options.base import BaseConfig, command_line_name, read_field_extra
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_json, translate_os_errors
 from labelkit.store.parts import hold_lock
@@ -30,7 +30,7 @@ _RECORD = "versions.json"
 
 
 @contextmanager
-def mirror_addresses(config: StageConfig) -> Iterator[tuple[StageConfig, Callable[[], LabelkitError | None]]]:
+def mirror_addresses(config: BaseConfig) -> Iterator[tuple[BaseConfig, Callable[[], LabelkitError | None]]]:
     """Replace URLs in path options by local copies; yield the options, and a function that uploads what has changed.
 
     The function returns the error if this fails, so that the result of the command can still be shown.

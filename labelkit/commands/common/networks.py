@@ -190,7 +190,7 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
     return _make_ready(networks, f"{_RANDOM}{config.seed}" if config.random_weights else None, config.weights)
 
 
-def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
+def use_class_tokens_as_embedding(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
     """Make a network's embedding the concatenated class tokens of its last blocks (and its mean patch, if requested).
 
     Raises:
@@ -342,7 +342,7 @@ def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embe
     found = _find_recorded_network(model, checkpoint)
     joined = parse_joined_layer(model.layer)
     if joined is not None:
-        found = join_class_tokens(found, joined[0], mean_patch=joined[1])
+        found = use_class_tokens_as_embedding(found, joined[0], mean_patch=joined[1])
     actual = found.identity({})
     differing = actual.differences(model)
     if differing:

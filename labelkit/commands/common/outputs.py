@@ -10,9 +10,17 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from labelkit.errors import CheckpointError, ConfigError, Damaged, NotAStore, StoreError, VersionError, output_exists
+from labelkit.errors import (
+    CheckpointError,
+    ConfigError,
+    Damaged,
+    NotAStore,
+    StoreError,
+    VersionError,
+    output_exists_error,
+)
 from labelkit.files import decode_table, missing_store_remedy, open_regular
-from labelkit.options.base import StageConfig, command_line_name, read_field_extra
+from labelkit.options.base import BaseConfig, command_line_name, read_field_extra
 from labelkit.options.data import DataConfig
 from labelkit.store.schema import SIGNATURE
 
@@ -43,7 +51,7 @@ _CHECKED_BY_COMMAND = ("datasets", "status")
 """Commands that check their inputs themselves."""
 
 
-def check_inputs(config: StageConfig) -> None:
+def check_inputs(config: BaseConfig) -> None:
     """Check that stores, runs and datasets exist, before any work and before importing PyTorch.
 
     Commands repeat these checks in more detail, since they can also be called directly.
@@ -69,7 +77,7 @@ def check_inputs(config: StageConfig) -> None:
         check_dataset(dataset)
 
 
-def check_outputs(config: StageConfig) -> None:
+def check_outputs(config: BaseConfig) -> None:
     """Check that all output files can be written, before any work.
 
     Raises:
@@ -82,7 +90,7 @@ def check_outputs(config: StageConfig) -> None:
             check_output(config, value, str(makes), command_line_name(name, field))
 
 
-def check_output(config: StageConfig, path: Path, makes: str, option: str = "--out", *others: str) -> None:
+def check_output(config: BaseConfig, path: Path, makes: str, option: str = "--out", *others: str) -> None:
     """Check that an output file can be written, before any work.
 
     Args:
@@ -116,10 +124,10 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
         return
     _check_replaced(config, path, makes, option)
     if not is_hdf5 and not getattr(config, "overwrite", False):
-        raise output_exists(path, option, *others)
+        raise output_exists_error(path, option, *others)
 
 
-def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) -> None:
+def _check_replaced(config: BaseConfig, path: Path, makes: str, option: str) -> None:
     """Refuse to replace a file that is not an earlier output of the same kind."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -174,7 +182,7 @@ def _is_format(path: Path, wanted: str) -> bool:
         return False
 
 
-def _list_named_paths(config: StageConfig, *, outputs: bool) -> Iterator[tuple[str, Path]]:
+def _list_named_paths(config: BaseConfig, *, outputs: bool) -> Iterator[tuple[str, Path]]:
     """Yield the options and paths of a command's inputs or outputs; strings that contain a separator are paths."""
     for name, field in type(config).model_fields.items():
         if (read_field_extra(field, "makes") is not None) == outputs:

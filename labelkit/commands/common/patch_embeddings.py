@@ -100,13 +100,13 @@ class PatchCollector:
                 "the network produces NaN or infinite patch features",
                 "Use --precision float32, or another checkpoint.",
             )
-        if plan.is_sampled:
+        if plan.samples_cells:
             flat = flat.gather(1, torch.from_numpy(chosen)[:, :, None].expand(-1, -1, plan.dim))
         # cast here, where it is fast; values that overflow float16 are reported when they are written
         overflows = bool((flat.abs() > torch.finfo(torch.float16).max).any())
         features = flat.float() if plan.dtype == "float32" or overflows else flat.half()
         assert batch.crops is not None
-        cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.is_sampled else None
+        cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.samples_cells else None
         self._batches.append((rows, features.numpy(), cells, compute_view_regions(batch.crops.sizes[keep], self._view)))
         if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][2]:
             joined_rows, values, places, regions = zip(*self._batches, strict=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from labelkit.errors import LabelkitError
 
 if TYPE_CHECKING:
-    from labelkit.options.base import StageConfig
+    from labelkit.options.base import BaseConfig
 
 Cell = str | int | float | bool | Path | None
 """Table cell; None and NaN are shown as a dash."""
@@ -70,11 +70,11 @@ class SimpleResult:
         return self.values
 
 
-def describe_dry_run(config: StageConfig, values: dict[str, object], plan: Sequence[Sequence[Cell]]) -> SimpleResult:
+def describe_dry_run(config: BaseConfig, values: dict[str, object], plan: Sequence[Sequence[Cell]]) -> SimpleResult:
     """Return the result of a command that only describes its plan: its options, and rows of two cells."""
     from labelkit.options.base import format_value  # imports pydantic, which `labelkit --help` does not need
 
-    options = [[key, format_value(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    options = [[key, format_value(value, max_length=None)] for key, value in config.to_yaml_dict().items()]
     shown = Table("plan (nothing was written)", ["what", "value"], plan)
     return SimpleResult(values, (), (Table("configuration", ["option", "value"], options), shown))
 

@@ -85,8 +85,8 @@ class StableIds:
         is_retired[self.ids] = False
         return is_retired
 
-    def place(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Convert values per group (k, ...) to values per id (num_ids, ...); retired ids get NaN, integers -1."""
+    def values_by_id(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Convert values per group (k, ...) to values per id (num_ids, ...); retired ids get NaN or, if integer, -1."""
         fill = np.nan if values.dtype.kind == "f" else -1
         placed = np.full((self.num_ids, *values.shape[1:]), fill, dtype=values.dtype)
         placed[self.ids] = values
@@ -109,7 +109,7 @@ class StableIds:
                 names[group] = f"new-{fresh}"
         return [name or f"retired-{group}" for group, name in enumerate(names)]
 
-    def new_classes(self, class_of_group: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def new_class_mask(self, class_of_group: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask (num_ids,) of ids that are not labeled classes; retired ids keep their earlier value."""
         new = np.ones(self.num_ids, dtype=bool)
         if self.earlier is not None:
@@ -207,7 +207,7 @@ def assign_stable_ids(
         return StableIds(np.arange(num_groups, dtype=np.int64), num_groups, None, 0, [])
     ids = np.full(store.n, -1, dtype=np.int64)
     ids[rows] = group_ids
-    before, after = shared_rows(earlier.store, store)
+    before, after = pair_shared_rows(earlier.store, store)
     both = (earlier.ids[before] >= 0) & (ids[after] >= 0)
     before, after = before[both], after[both]
     if not len(before):
@@ -258,7 +258,7 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
     return Groups(store, result, ids, num_ids, None if names is None else list(names), is_class)
 
 
-def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def pair_shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Pair the rows of two stores that contain the same image, identified by the SHA-256 of its file.
 
     If a store contains identical files, they are paired in order: the first with the first of the other store, and so
@@ -275,7 +275,7 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
 
 
 def find_images_in_other_store(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
-    """Return a mask (n,) of the rows of ``after`` whose image is also in ``before``; see ``shared_rows``."""
+    """Return a mask (n,) of the rows of ``after`` whose image is also in ``before``; see ``pair_shared_rows``."""
     keys_before, keys_after = _read_image_keys(before, after)
     there = set(keys_before)
     return np.array([key in there for key in keys_after], dtype=bool)

@@ -41,7 +41,7 @@ class StoredPredictions:
     groups: list[str]
     new_chance: NDArray[np.float64]
 
-    def expected_right(self, kinds: Collection[str]) -> int | None:
+    def expected_correct(self, kinds: Collection[str]) -> int | None:
         """Return the expected number of correct predictions of the given kinds; ``None`` if unknown."""
         if self.expected is None:
             return None

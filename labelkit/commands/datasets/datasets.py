@@ -43,7 +43,7 @@ def count_dataset_files(spec: DatasetSpec, data_root: Path) -> Inventory:
         return Inventory("absent" if isinstance(error, DatasetAbsent) else "incomplete", None, {}, error)
     found = {name: int((dataset.splits == i).sum()) for i, name in enumerate(dataset.split_names)}
     problems = []
-    if not all(count.agrees(found.get(split, 0)) for split, count in spec.num_images.items()):
+    if not all(count.matches_published_count(found.get(split, 0)) for split, count in spec.num_images.items()):
         problems.append(compare_counts(found, spec.num_images))
     classes = (dataset.class_names, dataset.mask_classes, dataset.object_classes)
     for (key, (what, expected)), names in zip(_list_class_counts(spec).items(), classes, strict=True):

@@ -14,13 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.answer_rule import AnswerRule
-from labelkit.algorithms.confidences import Confidences, concatenate, confidences, reorder
+from labelkit.algorithms.answer_rule import PredictionRule
+from labelkit.algorithms.confidences import Confidences, concatenate, confidences, select_predictions
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.apply import apply_to_rows, check_cluster
 from labelkit.commands.common.embeddings import stored_rows
-from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, make_labeled_array, network_saw_labels
+from labelkit.commands.common.labels import (
+    UsableLabels,
+    choose_usable_labels,
+    make_labeled_array,
+    was_network_trained_on,
+)
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, LEFT_OUT, NEW, UNSURE
@@ -73,7 +78,7 @@ class _Predictions:
     calibration: Calibration
     calibration_rows: NDArray[np.bool_]
     new_share: float
-    rule: AnswerRule
+    rule: PredictionRule
 
 
 def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
@@ -108,7 +113,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
     decisions[copies] = KNOWN
     decisions[~unlabeled] = GIVEN
     # --calibration-labels are used only for images that the network was not trained on
-    saw = "no" if config.calibration_labels is not None else network_saw_labels(store, rows, given.labels)
+    saw = "no" if config.calibration_labels is not None else was_network_trained_on(store, rows, given.labels)
     _warn_of_limitations(answers, saw, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
     summary = _summary(config, answers, saw)
@@ -183,7 +188,7 @@ def _answer_all(
     calibrated = np.concatenate([answers.calibration_rows, np.zeros(len(others), dtype=bool)])
     return replace(
         answers,
-        found=reorder(concatenate(parts), order),
+        found=select_predictions(concatenate(parts), order),
         expected=np.concatenate(expected)[order],
         calibration_rows=calibrated[order],
     )
@@ -215,7 +220,7 @@ def _label_copies(
 
 
 def _predict(
-    rule: AnswerRule, stored: NDArray[np.float32], likeliest: float, numbers_per_row: int, rows: StoredRows
+    rule: PredictionRule, stored: NDArray[np.float32], likeliest: float, numbers_per_row: int, rows: StoredRows
 ) -> tuple[NDArray[Any], ...]:
     """Predict rows from stored rows; return the fields of ``Confidences`` and the correctness probabilities (m,)."""
     assert rule.temperature is not None
@@ -247,15 +252,15 @@ def _answer(
         few = f"{int((whole < 1).sum())} labels count less: they belong to groups that were labeled as a whole"
         current_progress().message(few)
         weights = whole if weights is None else weights * whole
-    judge = RefittableClassifier(grouping.features, labels, weights)
+    classifier = RefittableClassifier(grouping.features, labels, weights)
     class_of_group, weight = grouping.class_of_group, grouping.group_weight
-    shares = judge.shares(labels, grouping.group_ids, class_of_group, group_weight=weight)
+    shares = classifier.probabilities(labels, grouping.group_ids, class_of_group, group_weight=weight)
     new_share = _estimate_new_fraction(grouping, shares, labels)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
         ids, options = grouping.group_ids, {"min_size": grouping.min_size, "seed": config.seed}
         evidence = collect_hidden_label_evidence(
-            judge, labels, ids, class_of_group, new_share, group_weight=weight, **options
+            classifier, labels, ids, class_of_group, new_share, group_weight=weight, **options
         )
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
@@ -264,7 +269,7 @@ def _answer(
     calibration = calibrate(evidence)
     found = confidences(shares, class_of_group, calibration.cautious)
     expected = confidences(shares, class_of_group, calibration.likeliest).confidence
-    rule = judge.rule(labels, grouping.group_ids, class_of_group, shares, group_weight=weight)
+    rule = classifier.build_rule(labels, grouping.group_ids, class_of_group, shares, group_weight=weight)
     rule = replace(
         rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperature=calibration.cautious
     )
@@ -343,7 +348,7 @@ def _summary(config: DiscoverAnswerConfig, answers: _Predictions, saw: str) -> d
         "source": source if evidence.num_labels else "none: no class has two labels",
         "network_saw_labels": saw,
         "labels": evidence.num_labels,
-        "rows": len(evidence.named),
+        "rows": len(evidence.predicted_groups),
         "rows_of_new_classes": int(evidence.of_new.sum()),
         "new_share": answers.new_share,
         "accuracy_known": evidence.accuracy(new=False),

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import (
     Reliability,
+    column_probability,
     fit_temperatures,
     leave_one_out_agreement,
-    named_probability,
     reliability,
     risk_coverage,
 )
@@ -56,7 +56,7 @@ _USUAL: Final = 1.5
 
 
 @dataclass(frozen=True)
-class Evidence:
+class CalibrationEvidence:
     """Predictions for rows with known labels that were not used for these predictions.
 
     Attributes:
@@ -76,7 +76,7 @@ class Evidence:
     more_labels: float = 1.0
 
     @property
-    def named(self) -> Ints:
+    def predicted_groups(self) -> Ints:
         """Predicted group (m,) of each row."""
         return np.asarray(self.scores.argmax(axis=1), dtype=np.int64)
 
@@ -100,14 +100,14 @@ class Calibration:
 
     cautious: float
     likeliest: float
-    evidence: Evidence
+    evidence: CalibrationEvidence
     before: Reliability | None
     after: Reliability | None
     aurc: float | None
 
 
 def collect_hidden_label_evidence(
-    judge: RefittableClassifier,
+    classifier: RefittableClassifier,
     labels: Ints,
     group_ids: Ints,
     class_of_group: Ints,
@@ -116,11 +116,11 @@ def collect_hidden_label_evidence(
     min_size: int,
     seed: int,
     group_weight: float = 1.0,
-) -> Evidence:
+) -> CalibrationEvidence:
     """Repeat the prediction with some labels held out, and compare the predictions with the held-out labels.
 
     Args:
-        judge: classifier of the rows.
+        classifier: classifier of the rows.
         labels: (n,) int64, -1 = none.
         group_ids: (n,) in ``[0, k)``; each round forms as many groups as contain rows here.
         class_of_group: (k,) int64, -1 = new.
@@ -136,7 +136,7 @@ def collect_hidden_label_evidence(
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
     if not (counts > 1).any():
         none = np.zeros(0)
-        return Evidence(np.zeros((0, len(class_of_group))), none, none > 0, none, 0)
+        return CalibrationEvidence(np.zeros((0, len(class_of_group))), none, none > 0, none, 0)
     in_use = np.bincount(group_ids, minlength=len(class_of_group)) > 0
     has_new = bool((class_of_group[in_use] < 0).any())
     # holding out the only class yields no evidence; if one of two classes is held out, only a new group can match it
@@ -144,11 +144,11 @@ def collect_hidden_label_evidence(
     num_whole = max(1, round(_HIDDEN_CLASSES * len(classes))) if hide_whole else 0
     num_groups = int(in_use.sum()) - (0 if has_new else num_whole)
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
-    features = judge.features
+    features = classifier.features
     if features.shape[1] > _DIRECTIONS:
         features = features @ principal_directions(features, _DIRECTIONS)[0].astype(np.float32)
     scored: list[tuple[Doubles, Doubles, NDArray[np.bool_], Ints]] = []
-    own = np.ones(len(labels)) if judge.label_weights is None else judge.label_weights
+    own = np.ones(len(labels)) if classifier.label_weights is None else classifier.label_weights
     factors = []
     with current_progress().task("rounds with hidden labels", total=_ROUNDS) as task:
         for number in range(_ROUNDS):
@@ -159,12 +159,12 @@ def collect_hidden_label_evidence(
             factors.append((1 + len(classes) / own[labels >= 0].sum()) / (1 + 1 / left))
             with one_blas_thread:
                 tree = build_hierarchy(features, drop_low_weight_labels(kept, own), generator=generator)
-            wanted = min(max(num_groups, tree.fewest), tree.most)
+            wanted = min(max(num_groups, tree.min_groups), tree.max_groups)
             ids, count = tree.cut(wanted, min_size=min_size)
             # all rounds have the same number of columns: groups that a round cannot form are empty
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)
             of_group[: len(tree.labels)] = tree.labels
-            shares = judge.shares(kept, ids, of_group, group_weight=group_weight)[:, : int(in_use.sum())]
+            shares = classifier.probabilities(kept, ids, of_group, group_weight=group_weight)[:, : int(in_use.sum())]
             scored.append((*_score_predictions(shares, tested, of_group, labels[tested]), tested))
             task.advance(1)
     scores, correct, of_new, rows = (np.concatenate(part) for part in zip(*scored, strict=True))
@@ -173,10 +173,10 @@ def collect_hidden_label_evidence(
     share = new_share if of_new.any() and not of_new.all() else float(of_new.all())
     for kind, amount in ((of_new, share), (~of_new, 1 - share)):
         weights[kind] *= amount * total / max(float(weights[kind].sum()), 1e-12)
-    return Evidence(scores, correct, of_new, weights, num_labels, float(np.mean(factors)))
+    return CalibrationEvidence(scores, correct, of_new, weights, num_labels, float(np.mean(factors)))
 
 
-def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
+def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> CalibrationEvidence:
     """Collect evidence for calibration from rows whose labels the predictions did not use.
 
     Args:
@@ -185,7 +185,9 @@ def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints
         labels: (n,) int64, -1 = none, at least one label; a class without a group counts as new.
     """
     rows = np.flatnonzero(labels >= 0)
-    return Evidence(*_score_predictions(shares, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows))
+    return CalibrationEvidence(
+        *_score_predictions(shares, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows)
+    )
 
 
 def _score_predictions(
@@ -218,13 +220,13 @@ def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.rand
     return kept, np.concatenate(tested)
 
 
-def calibrate(evidence: Evidence) -> Calibration:
+def calibrate(evidence: CalibrationEvidence) -> Calibration:
     """Fit the temperature that calibrates the confidences."""
     if not evidence.num_labels:
         return Calibration(_USUAL, _USUAL, evidence, None, None, None)
-    scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
+    scores, named, correct, weights = evidence.scores, evidence.predicted_groups, evidence.correct, evidence.weights
     cautious, likeliest = fit_temperatures(scores, named, correct, weights=weights, cautions=(_CAUTION, 0.0))
-    before, after = (named_probability(scores, named, value).confidence for value in (1.0, cautious))
+    before, after = (column_probability(scores, named, value).confidence for value in (1.0, cautious))
     curves = (reliability(before, correct, weights=weights), reliability(after, correct, weights=weights))
     cautious, likeliest = cautious * evidence.more_labels, likeliest * evidence.more_labels
     return Calibration(cautious, likeliest, evidence, *curves, risk_coverage(after, correct).aurc)

@@ -13,8 +13,8 @@ from labelkit.commands.common.labels import (
     UsableLabels,
     choose_usable_labels,
     make_labeled_array,
-    network_saw_labels,
     read_usable_labels,
+    was_network_trained_on,
 )
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_previous_groups
@@ -80,12 +80,12 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     judgement = choose_num_classes(config, given.where, features, drawn, tree)
     for note in judgement.notes:
         current_progress().message(note)
-    if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
+    if config.num_classes is None and was_network_trained_on(store, rows, labels) == "yes":
         current_progress().warning(
             "the network was trained on labels of these classes and separates them better than new classes, so there "
             "are probably more classes than estimated"
         )
-    ids, count = tree.cut(max(judgement.choice.best, tree.fewest), min_size=config.min_size)
+    ids, count = tree.cut(max(judgement.choice.best, tree.min_groups), min_size=config.min_size)
     corrected = (labels >= 0) & (drawn < 0)
     ids[corrected] = np.searchsorted(tree.labels, labels[corrected])
     # groups that contained only corrected images are now empty; groups of labeled classes come first and keep their ids
@@ -172,7 +172,7 @@ def _write(
     lasting = assign_stable_ids(earlier, store, rows, found.ids, len(classes), classes=classes)
     pseudo_labels = np.full(store.n, -1, dtype=np.int64)
     pseudo_labels[rows] = lasting.ids[found.ids]
-    names, is_new = lasting.names(found.labels, given.class_names), lasting.new_classes(found.labels)
+    names, is_new = lasting.names(found.labels, given.class_names), lasting.new_class_mask(found.labels)
     arrays: dict[str, NDArray[np.generic] | list[str]] = {
         "pseudo_labels": pseudo_labels,
         "names": names,
@@ -181,7 +181,7 @@ def _write(
         **make_labeled_array(store, rows, given),
     }
     if found.centroids is not None:
-        arrays["centroids"] = lasting.place(found.centroids.astype(np.float32))
+        arrays["centroids"] = lasting.values_by_id(found.centroids.astype(np.float32))
     if found.confidence is not None:
         arrays["confidence"] = found.confidence
     name, stage = config.result or config.command[1], " ".join(config.command)

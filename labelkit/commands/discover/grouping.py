@@ -189,9 +189,9 @@ def _labels(
 
 
 def choose_representative_rows(
-    labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int
+    labels: NDArray[np.int64], calibrating: NDArray[np.bool_], max_rows: int, seed: int
 ) -> NDArray[np.int64]:
-    """Choose at most ``most`` representative rows, and return their sorted positions (m,).
+    """Choose at most ``max_rows`` representative rows, and return their sorted positions (m,).
 
     At most half of them are labeled (more if there are too few unlabeled rows), evenly among the classes; at most a
     quarter have a calibration label. The others are drawn from the unlabeled rows.
@@ -199,10 +199,10 @@ def choose_representative_rows(
     Args:
         labels: (n,) class, -1 = none.
         calibrating: (n,) bool, whether a row has a calibration label.
-        most: maximum number of rows.
+        max_rows: maximum number of rows.
         seed: random seed.
     """
-    if len(labels) <= most:
+    if len(labels) <= max_rows:
         return np.arange(len(labels))
     order = keyed_generator(seed, "answer-rows").permutation(len(labels))
     known, fresh = order[labels[order] >= 0], order[calibrating[order]]
@@ -212,8 +212,8 @@ def choose_representative_rows(
         turns[own] = np.arange(own.sum())
     known = known[np.argsort(turns, kind="stable")]
     taken = np.zeros(len(labels), dtype=bool)
-    taken[known[: max(most // 2, most - int((labels < 0).sum()))]] = True
-    taken[fresh[: most // 4]] = True
+    taken[known[: max(max_rows // 2, max_rows - int((labels < 0).sum()))]] = True
+    taken[fresh[: max_rows // 4]] = True
     free = order[(labels[order] < 0) & ~taken[order]]
-    taken[free[: most - int(taken.sum())]] = True
+    taken[free[: max_rows - int(taken.sum())]] = True
     return np.flatnonzero(taken)

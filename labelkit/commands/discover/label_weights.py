@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import knn
 from labelkit.commands.common.labels import UsableLabels
-from labelkit.commands.common.stable_ids import shared_rows
+from labelkit.commands.common.stable_ids import pair_shared_rows
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
@@ -38,29 +38,29 @@ LABEL_WEIGHTS = "label_weights"
 
 
 def compute_label_weights(
-    store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels, previous: Path, result: str
+    store: EmbeddingStore, rows: NDArray[np.int64], usable_labels: UsableLabels, previous: Path, result: str
 ) -> NDArray[np.float64]:
-    """Return the weights (n,) float64 in (0, 1] of labels: computed if added since a prediction, otherwise unchanged.
+    """Return label weights (n,) in (0, 1]: computed for labels added since the prediction, unchanged for others.
 
     Args:
         store: store of the labeled images.
         rows: (n,) row numbers in the store.
-        given: labels of these rows.
+        usable_labels: labels of these rows.
         previous: store of the earlier predictions.
         result: name of the earlier predictions; new labels have weight 1 if its probabilities are not stored.
     """
     before = open_store(previous)
     earlier = read_result(before, result)
     found = read_stored_predictions(earlier)
-    old, new = shared_rows(before, store)
+    old, new = pair_shared_rows(before, store)
     row_then = np.full(store.n, -1, dtype=np.int64)
     row_then[new] = old
     then = row_then[rows]
     weights = np.ones(len(rows))
     kept = np.asarray(earlier.arrays.get(LABEL_WEIGHTS, np.ones(before.n)), dtype=np.float64)
     names, kinds = np.array([*found.labels, ""]), np.array([*found.kinds, ""])
-    now = np.array([*given.class_names, ""])[given.labels]
-    known = (then >= 0) & given.labeled
+    now = np.array([*usable_labels.class_names, ""])[usable_labels.labels]
+    known = (then >= 0) & usable_labels.labeled
     same = known & (kinds[then] == "given") & (names[then] == now)
     weights[same] = kept[then[same]]
     fresh = known & np.isin(kinds[then], ("known", "new", "unsure")) & np.isin(now, names[kinds == "given"])
@@ -104,7 +104,7 @@ def weigh_surrounded_labels(features: NDArray[np.float32], labels: NDArray[np.in
 
 
 def keep_informative_rows(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask (n,) without the labels of groups that were labeled as a whole, but for two in each class."""
+    """Return a mask (n,) that excludes the labels of groups labeled as a whole, except for two in each class."""
     weights = weigh_surrounded_labels(features, labels)
     kept = weights == 1
     for label in np.unique(labels[~kept]):

@@ -114,7 +114,7 @@ def choose_num_classes(
             raise DatasetError(where, problem, "Pass labels, or choose another value for --new-classes.")
         return _use_known_number(config, number, tree)
     if config.criterion == "published":
-        return _published(config, where, features[:], labels, tree.most)
+        return _published(config, where, features[:], labels, tree.max_groups)
     if num_old == 1 and (labels >= 0).all():
         problem = f"all {len(labels)} images are labeled with the same class, so there is nothing to discover"
         raise DatasetError(str(config.index), problem, "Add unlabeled images, or pass --no-own-labels.")
@@ -127,9 +127,11 @@ def _use_known_number(config: DiscoverCategoriesConfig, number: int, tree: Hiera
     if number < least:
         problem = f"{number} is less than {least}, the number of labeled classes"
         raise ConfigError("--num-classes", problem, "Raise --num-classes.")
-    if number > tree.most:
-        problem = f"the hierarchy of {len(tree.leaves):,} images has at most {tree.most:,} groups, not {number}"
-        raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
+    if number > tree.max_groups:
+        problem = f"the hierarchy of {len(tree.leaves):,} images has at most {tree.max_groups:,} groups, not {number}"
+        raise ConfigError(
+            option, problem, f"Choose at most {tree.max_groups - (least if option == '--new-classes' else 0)}."
+        )
     choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
     return NumClassesChoice(choice, (number, number))
 
@@ -148,7 +150,9 @@ def _estimated(
         problem = f"all {len(labels)} embeddings are identical, so classes cannot be distinguished"
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
     wrong = label_agreement_warning(lambda places: features[places], labels, config.seed)
-    low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
+    low, high = _bounds(
+        config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.max_groups), len(labels)
+    )
     some = config.new_classes == "some" or low > num_old
     tested = None
     if num_old > 1:
@@ -192,15 +196,15 @@ def _use_test(
     some: bool,
 ) -> NumClassesChoice:
     """Choose the number by the test for classes without labels; ``some``: there are some, so only count them."""
-    num_old, best = len(tree.labels), tested.best(some=some)
+    num_old, best = len(tree.labels), tested.best_number(at_least_one=some)
     if best == 0:
         note = "holding out labels revealed no unlabeled classes, but small ones can be missed; if there are any, pass "
         return replace(
             _use_known_number(config, num_old, tree),
             notes=(f"{note}--new-classes some, or their number",),
             all_labeled=True,
-            chance_all_labeled=tested.chance,
-            new_share=tested.near.shrunken,
+            chance_all_labeled=tested.lead_p_value,
+            new_share=tested.near.shrunken_estimate,
         )
     low, high = tested.plausible_range(best)
     numbers = tuple(num_old + number for number in tested.numbers)
@@ -210,9 +214,9 @@ def _use_test(
         searched,
         () if some else (note,),
         all_labeled=False,
-        chance_all_labeled=None if some or tested.uses_counts else tested.chance,
+        chance_all_labeled=None if some or tested.uses_label_counts else tested.lead_p_value,
         group_weight=1.0 if some else tested.group_weight,
-        new_share=tested.near.best,
+        new_share=tested.near.estimate,
     )
 
 

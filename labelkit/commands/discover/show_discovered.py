@@ -35,7 +35,7 @@ class _Shown:
     classes: tuple[str, ...]
     what: str
 
-    def is_right(self, image: DiscoveredImage) -> bool | None:
+    def is_correct(self, image: DiscoveredImage) -> bool | None:
         """Return whether a discovered image was labeled correctly, or ``None`` if its true label is unknown."""
         true = self.truth.get(image.sample_id)
         return None if true is None else true == image.label
@@ -146,7 +146,7 @@ def _from_result(result: Result, store: EmbeddingStore) -> list[DiscoveredImage]
 def _class_cells(shown: _Shown) -> list[list[Cell]]:
     cells: list[list[Cell]] = []
     for name in shown.classes:
-        judged = [shown.is_right(image) for image in shown.found if image.label == name]
+        judged = [shown.is_correct(image) for image in shown.found if image.label == name]
         wrong = judged.count(False)
         cells.append([name, len(judged), wrong if wrong or True in judged else None])
     return cells
@@ -162,7 +162,7 @@ def _write_sheet(config: ShowDiscoveredConfig, shown: _Shown, images: ImageDatas
             heading = (str(name), told) if start == 0 else ()
             line = [SheetCell(None, heading, frame="none")]
             for image in mine[start : start + IMAGES_PER_LINE]:
-                right = shown.is_right(image)
+                right = shown.is_correct(image)
                 below = f"is {shown.truth[image.sample_id]}" if right is False else ""
                 frame: Any = {None: "plain", True: "right", False: "wrong"}[right]
                 texts = (f"{image.rank}: {image.score:.3g}", below)

@@ -26,9 +26,9 @@ class DiscoveredImage(NamedTuple):
     round: int
 
 
-def format_discovered_table(found: Sequence[DiscoveredImage]) -> bytes:
+def format_discovered_table(images: Sequence[DiscoveredImage]) -> bytes:
     """Format discovered images as a CSV table, best rank first."""
-    best_first = sorted(found, key=lambda image: image.rank)
+    best_first = sorted(images, key=lambda image: image.rank)
     lines = ([one.sample_id, one.label, f"{one.score:.6g}", one.rank, one.round] for one in best_first)
     return csv_bytes(TABLE_COLUMNS, lines)
 

@@ -22,7 +22,7 @@ from labelkit.commands.common.networks import (
     EmbeddingNetwork,
     build_embedding_network,
     collect_numerics_settings,
-    join_class_tokens,
+    use_class_tokens_as_embedding,
 )
 from labelkit.commands.common.onnx_export import cache_onnx, missing_packages
 from labelkit.commands.common.onnx_session import (
@@ -36,7 +36,7 @@ from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shap
 from labelkit.commands.common.results import Cell, SimpleResult, Table, describe_dry_run
 from labelkit.commands.common.training_data import list_dataset, warn_about_blank_images
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
-from labelkit.commands.embed.reuse import copy_rows, plan_reuse
+from labelkit.commands.embed.reuse import plan_reuse, read_columns
 from labelkit.commands.embed.stored_embeddings import apply_head_to_store, store_summary
 from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, SelectedSource, select_source
 from labelkit.data.views.recipes import StoredRecipe, stored_view
@@ -175,7 +175,7 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
         dataset, labeled = dataset.select(rows), labeled[rows]
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
     describe_weights(model.network)
-    model = join_class_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
+    model = use_class_tokens_as_embedding(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
     with_logits = config.logits and order is not None and network.num_outputs > 0
@@ -399,7 +399,7 @@ def _embed_part(begun: _StartedRun, k: int, with_rows: bool, with_patches: bool,
         return len(rows)
     if len(copied):
         assert run.plan.reused is not None
-        others = copy_rows(work.reused, run.plan.reused[copied], list(columns))
+        others = read_columns(work.reused, run.plan.reused[copied], list(columns))
         broken = {row for row, _ in skipped}
         kept = [row for row in rows.tolist() if row not in broken]
         order = np.argsort(np.concatenate([copied, np.array(kept, dtype=np.int64)]))

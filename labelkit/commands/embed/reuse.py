@@ -164,21 +164,21 @@ def _match_rows(
     return found
 
 
-def copy_rows(
-    stores: Sequence[EmbeddingStore], places: NDArray[np.int64], names: Sequence[str]
+def read_columns(
+    stores: Sequence[EmbeddingStore], positions: NDArray[np.int64], names: Sequence[str]
 ) -> dict[str, NDArray[np.generic]]:
-    """Read columns with m rows from several stores; ``places`` (m, 2) are store indices and rows.
+    """Read columns with m rows from several stores; ``positions`` (m, 2) are store indices and rows.
 
     Raises:
         Damaged: a block of rows has changed since it was written.
     """
     columns: dict[str, NDArray[np.generic]] = {}
     for number, store in enumerate(stores):
-        in_store = places[:, 0] == number
-        rows = places[in_store, 1]
+        in_store = positions[:, 0] == number
+        rows = positions[in_store, 1]
         for name in names:
             source = store.extras[name] if name in store.extras else getattr(store, name)
             source = source.reshape(store.n, -1) if name == VIEWS else source
-            column = columns.setdefault(name, np.zeros((len(places), *source.shape[1:]), dtype=source.dtype))
+            column = columns.setdefault(name, np.zeros((len(positions), *source.shape[1:]), dtype=source.dtype))
             column[in_store] = source[rows]
     return columns

@@ -18,7 +18,7 @@ from labelkit.commands.common.networks import (
 )
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.embed.listing import apply_run_labels, find_run_labels, is_run_dataset, output_column_order
-from labelkit.errors import ConfigError, Mismatch, output_exists
+from labelkit.errors import ConfigError, Mismatch, output_exists_error
 from labelkit.models.headed import headed_identity
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
@@ -80,7 +80,9 @@ def apply_head_to_store(config: EmbedConfig) -> SimpleResult:
     }  # fmt: skip
     done = config.out.exists() and not config.overwrite
     if done and open_store(config.out).plan_digest != json_digest(recipe):
-        raise output_exists(config.out, state="and was created from other embeddings, another model or other options")
+        raise output_exists_error(
+            config.out, state="and was created from other embeddings, another model or other options"
+        )
     if not done:
         _write(config, run, data, model, runtime, recipe)
     store = open_store(config.out)

@@ -14,7 +14,7 @@ from labelkit.data.datasets import HELD_OUT_SPLITS
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, StoreError
 from labelkit.formatting import percent, percent_range
-from labelkit.metrics.classification import per_class_accuracy, share_interval, shot_groups, top_k_accuracy
+from labelkit.metrics.classification import per_class_accuracy, proportion_interval, shot_groups, top_k_accuracy
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
@@ -128,7 +128,7 @@ def _group_scores(
         interval = None
         if config.bootstrap:
             generator = keyed_generator(config.seed, f"bootstrap {name}")
-            interval = share_interval(hits, count, num_resamples=config.bootstrap, generator=generator)
+            interval = proportion_interval(hits, count, num_resamples=config.bootstrap, generator=generator)
         found.append(
             {
                 "classes": name,

@@ -185,7 +185,7 @@ def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
         raise ConfigError("--dataset", problem, "Choose another network or dataset.")
 
 
-def choose_rows(
+def choose_split_rows(
     dataset: ImageDataset, split: str, order: Sequence[str], *, option: str, limit: int | None = None, seed: int = 0
 ) -> tuple[str, NDArray[np.int64]]:
     """Choose a split of a dataset; return its name and rows.
@@ -241,7 +241,7 @@ def choose_splits(
         DatasetError: a split does not exist, or is empty.
     """
     (train, train_rows), (scored, eval_rows) = (
-        choose_rows(dataset, split, names, option=option, limit=config.max_images, seed=config.seed)
+        choose_split_rows(dataset, split, names, option=option, limit=config.max_images, seed=config.seed)
         for split, names, option in (
             (config.split, order, "--split"),
             (config.eval_split, ("val", "test"), "--eval-split"),
@@ -263,7 +263,7 @@ def compute_mask_scores(counts: SegmentationCounts, dataset: ImageDataset) -> Se
     if counts.counts.any():
         return counts.scores()
     remedy = "Check that the masks contain class indices other than 255."
-    raise DatasetError(dataset.name, "all pixels in the masks have the ignored value (255)", remedy)
+    raise DatasetError(dataset.name, "all pixels in the masks have the ignore value (255)", remedy)
 
 
 def average_mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def mean_and_std(values: Sequence[float]) -> dict[str, object]:
     return {"mean": float(numbers.mean()), "sd": spread, "values": numbers.tolist()}
 
 
-def percent_and_std(score: dict[str, object]) -> str:
+def format_percent_and_std(score: dict[str, object]) -> str:
     """Format the mean and standard deviation from ``mean_and_std`` as percentages, such as ``12.3 ± 0.6``."""
     mean, spread = score["mean"], score["sd"]
     assert isinstance(mean, float)

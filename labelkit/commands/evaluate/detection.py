@@ -56,7 +56,7 @@ class UpdateSchedule(NamedTuple):
         steps = config.steps or -(-config.epochs * num_images // config.batch_size)
         return cls(steps, min(_WARMUP, steps // 10), tuple(round(share * steps) for share in _LR_DROPS))
 
-    def factor(self, step: int) -> float:
+    def lr_factor(self, step: int) -> float:
         """Return the learning-rate factor for a step (counted from 0)."""
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         return rise * 0.1 ** sum(step >= drop for drop in self.drops)
@@ -117,7 +117,7 @@ def train_detector(
                 torch.cuda.manual_seed(seed)
         for step, (images, targets) in enumerate(_batches(dataset, rows, config, updates.steps, seed)):
             for group in optimizer.param_groups:
-                group["lr"] = config.lr * updates.factor(step)
+                group["lr"] = config.lr * updates.lr_factor(step)
             moved = [{name: value.to(runtime.device) for name, value in target.items()} for target in targets]
             losses = detector([image.to(runtime.device).float().div_(255) for image in images], moved)
             loss = torch.stack([value.float() for value in losses.values()]).sum()
@@ -250,7 +250,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     title = f"detection in %: {config.detector} on {source}, {what} trained on {len(rows.train_rows)} images of "
     title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
-    lines: list[list[Cell]] = [[part, *map(dense.percent_and_std, own.values())] for part, own in means.items()]
+    lines: list[list[Cell]] = [[part, *map(dense.format_percent_and_std, own.values())] for part, own in means.items()]
     columns = ["type", "AP", "AP50", "AP75", "AP small", "AP medium", "AP large"]
     return SimpleResult(values, dense.write_scores(config.out, values), (Table(title, columns, lines),))
 

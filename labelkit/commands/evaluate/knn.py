@@ -12,7 +12,7 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import find_zero_embeddings, labeled_rows, split_rows, stored_rows
 from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
+from labelkit.commands.evaluate.dense import format_percent_and_std, mean_and_std
 from labelkit.commands.evaluate.options import EvaluateKNNConfig, EvaluateLinearConfig
 from labelkit.data.datasets import resolve_split
 from labelkit.data.keyed_random import keyed_generator
@@ -166,7 +166,10 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "protocol": protocol,
     }
     where: dict[str, Cell] = {"gallery": config.gallery, "queries": config.queries, "rows": len(splits.queries)}
-    best: dict[str, Cell] = {"top 1": percent_and_std(top1), "top 5": None if top5 is None else percent_and_std(top5)}
+    best: dict[str, Cell] = {
+        "top 1": format_percent_and_std(top1),
+        "top 5": None if top5 is None else format_percent_and_std(top5),
+    }
     return SimpleResult(values, (), (Table.of_row("accuracy in %", where | {"solver": solver} | best),))
 
 

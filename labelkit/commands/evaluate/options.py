@@ -322,7 +322,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
         return self
 
     @property
-    def rates(self) -> tuple[float, ...]:
+    def learning_rates(self) -> tuple[float, ...]:
         """Learning rates to try."""
         return self.lr or (_TUNED_LR if self.tune else _HEAD_LR,)
 

@@ -42,7 +42,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             f"{num_clusters} clusters cannot be matched to {len(names)} classes",
             f"Pass at least {len(names)}, one cluster per class.",
         )
-    split, rows = dense.choose_rows(
+    split, rows = dense.choose_split_rows(
         given.dataset, config.split, ("val", "test"), option="--split", limit=config.max_images, seed=config.seed
     )
     maps, images = _reduce_features(given, rows, config)
@@ -76,7 +76,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     }
     row: list[Cell] = [
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
-        dense.percent_and_std(summary["mean_iou"]), dense.percent_and_std(summary["pixel_accuracy"]),
+        dense.format_percent_and_std(summary["mean_iou"]), dense.format_percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     title = f"clusters of patches in %: k-means, {config.seeds} seeds"
     columns = ["network", "split", "images", "clusters", "mean IoU", "pixel accuracy"]

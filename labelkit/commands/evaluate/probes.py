@@ -167,7 +167,7 @@ class EvalImages:
         """Prepare the readable images of a dataset, resized so that they can be cropped to the network's input size."""
         spec = network.input_spec
         bank = ImageBank(images, base_size=compute_resize_side(spec.size), device=device)
-        bank.check(max_bad_fraction)
+        bank.check_readable(max_bad_fraction)
         return cls(bank, bank.rows, Normalize(spec.mean, spec.std), num_workers or 0)
 
     def labeled(self) -> EvalImages:

@@ -12,9 +12,9 @@ from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.apply import apply_to_parts, check_cluster
 from labelkit.commands.common.embeddings import (
-    block_bytes,
     check_nonzero_embeddings,
     load_within_memory_limit,
+    max_block_bytes,
     normalize_embeddings,
     split_rows,
     stored_rows,
@@ -85,7 +85,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         own_rows=None if same else own_rows,
         ks=config.k,
         at_r=config.at_r,
-        max_bytes=block_bytes(config, _BLOCKS_BYTES),
+        max_bytes=max_block_bytes(config, _BLOCKS_BYTES),
         num_threads=1 if on_ray else max(1, _num_threads() // config.processes),
     )
     if on_ray or config.processes > 1:

@@ -79,7 +79,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     what = "networks and heads" if config.tune else "heads"
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
-        dense.percent_and_std(summary["mean_iou"]), dense.percent_and_std(summary["pixel_accuracy"]),
+        dense.format_percent_and_std(summary["mean_iou"]), dense.format_percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
     title = f"segmentation in %: {what} trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds"
     columns = ["network", "head", "split", "images", "lr", "mean IoU", "pixel accuracy"]
@@ -115,8 +115,8 @@ def _choose_lr(
     config: EvaluateSegmentationConfig, given: dense.DenseInput, rows: dense.ChosenSplits
 ) -> tuple[float, list[dict[str, float]]]:
     """Return the learning rate with the best mean IoU on a held-out fifth of the training images, and all scores."""
-    if len(config.rates) == 1:
-        return config.rates[0], []
+    if len(config.learning_rates) == 1:
+        return config.learning_rates[0], []
     order = keyed_generator(config.seed, "choose lr").permutation(rows.train_rows)
     cut = max(1, len(order) // 5)
     validation, trained = np.sort(order[:cut]), np.sort(order[cut:])
@@ -124,7 +124,7 @@ def _choose_lr(
         problem = "at least two training images are required to choose among learning rates"
         raise ConfigError("--lr", problem, "Pass a single learning rate.")
     tried = []
-    for lr in config.rates:
+    for lr in config.learning_rates:
         network, head = train_segmenter(config, given.frozen, given.dataset, trained, lr, seed=config.seed)
         found, _ = _score(network, given, head, validation)
         tried.append({"lr": lr, "mean_iou": found.mean_iou})
@@ -165,12 +165,12 @@ def train_segmenter(
                 for decays, decay in ((True, WEIGHT_DECAY), (False, 0.0))
             ]
             normalize = Normalize(tuned.input_spec.mean, tuned.input_spec.std)
-            crops = training_crops(config, dataset, rows, frozen.size, seed)
+            crops = iterate_training_crops(config, dataset, rows, frozen.size, seed)
             tuning = ((normalize(images.to(frozen.device)), labels) for images, labels in crops)
             _fit(config, tuned.logits, torch.optim.AdamW(groups, lr=lr), tuning, lr, task.advance)
             return dense.FrozenNetwork(tuned.eval(), frozen.size, frozen.batch_size), nn.Identity()
         if config.augment:
-            crops = training_crops(config, dataset, rows, frozen.size, seed)
+            crops = iterate_training_crops(config, dataset, rows, frozen.size, seed)
             source: Iterator[tuple[Tensor, Tensor]] = ((frozen.features(images), labels) for images, labels in crops)
         else:
             source = _iterate_cached_batches(config, frozen, dataset, rows, seed)
@@ -235,10 +235,10 @@ def _draw_batches(config: EvaluateSegmentationConfig, count: int, seed: int) -> 
         yield order[start : start + config.batch_size], start
 
 
-def training_crops(
+def iterate_training_crops(
     config: EvaluateSegmentationConfig, dataset: ImageDataset, rows: NDArray[np.int64], size: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield training batches of images (b, c, s, s) in [0, 1] and masks (b, s, s); by default, s is ``size``."""
+    """Yield batches of images (b, c, s, s) in [0, 1] and masks (b, s, s) of size ``--train-size`` or ``size``."""
     size = config.train_size or size
     view = ViewSpec(size, area_range=_AREA, hflip=0.0 if dataset.chiral else 0.5, interpolation="bilinear")
     for places, drawn in _draw_batches(config, len(rows), seed):

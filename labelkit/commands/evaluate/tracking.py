@@ -41,7 +41,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
         CheckpointError: the network cannot be loaded.
     """
     given = dense.load_dense_input(config, classes=False)
-    split, rows = dense.choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
+    split, rows = dense.choose_split_rows(given.dataset, config.split, ("val", "all"), option="--split")
     films: dict[str, list[int]] = {}  # a video is the images of one folder, in order
     for frame in rows.tolist():
         films.setdefault(given.dataset.sample_ids[frame].rpartition("/")[0], []).append(frame)

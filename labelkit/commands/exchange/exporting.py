@@ -19,7 +19,7 @@ from labelkit.store.csv_table import ESCAPED_COLUMN, escape_name, needs_escape
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, read_result
 from labelkit.store.schema import BLOCK_BYTES, IMAGE_COLUMNS, RESULT_COLUMNS
-from labelkit.store.writer import strings
+from labelkit.store.writer import encode_strings
 
 _SINGLE = ("cluster_ids", "pseudo_labels")
 Values = Sequence[str | None] | NDArray[Any]
@@ -133,18 +133,18 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
 
 def _collect_store(store: EmbeddingStore, config: ExportConfig) -> _ExportedData:
     columns = _build_name_column(store, "path", np.arange(store.n))
-    arrays: dict[str, NDArray[Any]] = {"sample_ids": strings(store.sample_ids)}
+    arrays: dict[str, NDArray[Any]] = {"sample_ids": encode_strings(store.sample_ids)}
     with_rows = config.what == "embeddings"
     if store.labels is not None:
         columns["label"] = _decode_names(store.labels, store.class_names)
         arrays["labels"] = store.labels
         if store.class_names:
-            arrays["class_names"] = strings(store.class_names)
+            arrays["class_names"] = encode_strings(store.class_names)
     elif not with_rows:
         raise StoreError(str(store.path), "has no labels to export", "Choose --what embeddings, or another store.")
     if store.splits is not None:
         columns["split"] = _decode_names(store.splits, store.split_names)
-        arrays.update(splits=store.splits, split_names=strings(store.split_names))
+        arrays.update(splits=store.splits, split_names=encode_strings(store.split_names))
     if store.labeled is not None:
         columns["labeled"] = arrays["labeled"] = store.labeled.astype(np.uint8)
     if store.old_classes is not None:
@@ -159,11 +159,11 @@ def _collect_store(store: EmbeddingStore, config: ExportConfig) -> _ExportedData
 def _collect_result(store: EmbeddingStore, config: ExportConfig, kind: str) -> _ExportedData:
     assert config.result is not None
     result = read_result(store, config.result)
-    arrays = {"sample_ids": strings(store.sample_ids)}
+    arrays = {"sample_ids": encode_strings(store.sample_ids)}
     for name, value in result.arrays.items():
         texts = [value] if isinstance(value, str) else value
-        arrays[name] = strings(texts).reshape(np.shape(value)) if isinstance(texts, list) else value
-    arrays["params"] = strings([canonical_json(result.params)]).reshape(())
+        arrays[name] = encode_strings(texts).reshape(np.shape(value)) if isinstance(texts, list) else value
+    arrays["params"] = encode_strings([canonical_json(result.params)]).reshape(())
     if kind == ".npz":
         return _ExportedData({}, None, arrays)
     single = next((result.arrays[name] for name in _SINGLE if name in result.arrays), None)

@@ -17,7 +17,7 @@ from labelkit.commands.exchange.options import TORCH_SUFFIXES, ImportConfig
 from labelkit.data.datasets import find_positions, natural_key
 from labelkit.data.decode import BadImageError, EncodedImage, read_image_file
 from labelkit.data.tables import class_name, class_names, is_file
-from labelkit.errors import CheckpointRefused, DatasetError, Mismatch, Refused, output_exists
+from labelkit.errors import CheckpointRefused, DatasetError, Mismatch, Refused, output_exists_error
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.commit import translate_os_errors
@@ -43,7 +43,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
     """
     started = time.monotonic()
     if config.out.exists() and not config.overwrite:
-        raise output_exists(config.out)
+        raise output_exists_error(config.out)
     with translate_os_errors(config.out.parent):
         config.out.parent.mkdir(parents=True, exist_ok=True)
     rows, name_where = _read(config)

@@ -188,7 +188,7 @@ def _load_thumbnails(
     pictures[old] = kept[known[wanted[old]]]
     is_there = old.copy()
     fresh = np.flatnonzero(~old)
-    for place, picture in images.measure(square, 2 * SIDE, "reading images", wanted[fresh], int(old.sum())):
+    for place, picture in images.measure_images(square, 2 * SIDE, "reading images", wanted[fresh], int(old.sum())):
         at = np.searchsorted(wanted, place)
         pictures[at], is_there[at] = picture, True
     return wanted[is_there], pictures[is_there]

@@ -12,15 +12,19 @@ _QUERIES = 1024
 
 
 def find_nearest_other_embeddings(
-    rows: Rows, k: int, what: str, among: NDArray[np.bool_] | None = None, queries: NDArray[np.int64] | None = None
+    rows: Rows,
+    k: int,
+    description: str,
+    may_be_neighbor: NDArray[np.bool_] | None = None,
+    queries: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Find the k nearest other rows of each row by cosine similarity, nearest first.
 
     Args:
         rows: (n, d), not necessarily normalized.
         k: number of neighbors; fewer if there are fewer rows.
-        what: label of the progress bar.
-        among: (n,) mask of rows that may be neighbors; ``None``: all.
+        description: label of the progress bar.
+        may_be_neighbor: (n,) mask of rows that may be neighbors; ``None``: all.
         queries: (m,) positions of the query rows; ``None``: all n.
 
     Returns:
@@ -31,13 +35,13 @@ def find_nearest_other_embeddings(
     cosines = np.full((len(query_rows), k), np.nan, dtype=np.float32)
     places = np.full((len(query_rows), k), -1, dtype=np.int64)
     directed = ~find_zero_embeddings(rows)
-    gallery = np.flatnonzero(directed if among is None else directed & among)
+    gallery = np.flatnonzero(directed if may_be_neighbor is None else directed & may_be_neighbor)
     number = min(k, len(gallery) - int(np.isin(query_rows, gallery).any()))
     if number < 1:
         return cosines, places
     search = ExactSearch(rows.subset(gallery) if isinstance(rows, StoredRows) else rows[gallery], metric="cosine")
     lines = np.flatnonzero(directed[query_rows])
-    with current_progress().task(what, total=len(lines)) as task:
+    with current_progress().task(description, total=len(lines)) as task:
         for start in range(0, len(lines), _QUERIES):
             part = lines[start : start + _QUERIES]
             own = query_rows[part]

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.answer_rule import AnswerRule
+from labelkit.algorithms.answer_rule import PredictionRule
 from labelkit.algorithms.novelty import novelty, score_arrival_novelty
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_features, split_rows
-from labelkit.commands.common.label_files import skipped_rows
+from labelkit.commands.common.label_files import rows_listed_in_csv
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import find_images_in_other_store
 from labelkit.commands.common.stored_predictions import group_names, new_groups, read_answer, read_stored_predictions
@@ -72,7 +72,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     order = np.lexsort((rows, -scores))
     if earlier is None:
         order = _interleave_groups(order, guesses)
-    is_seen = np.isin(rows[order], list(skipped_rows(config.skip, store)))
+    is_seen = np.isin(rows[order], list(rows_listed_in_csv(config.skip, store)))
     order = order[np.argsort(is_seen, kind="stable")][: config.num_images]
     lines: list[list[object]] = []
     pairs = []
@@ -147,7 +147,7 @@ def _compute_new_shares(
     config: FindNovelConfig, store: EmbeddingStore, result: Result, rows: NDArray[np.int64], is_new: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Return each row's total probability (m,) of new groups, from the rule if the row was not predicted jointly."""
-    rule = AnswerRule.from_arrays(result.arrays, result.params)
+    rule = PredictionRule.from_arrays(result.arrays, result.params)
     if rule is None:
         problem = "was created by an earlier version of labelkit and lacks data that this command requires"
         raise StoreError(str(result.path), problem, "Recreate the result with --overwrite.")

@@ -112,6 +112,6 @@ def _measure_all_tones(images: StoredImages) -> NDArray[np.float64]:
         return measure_tones(np.asarray(gray, dtype=np.uint8))
 
     tones = np.full((len(images.rows), 3), np.nan)
-    for place, found in images.measure(measured, _SIDE, "reading images"):
+    for place, found in images.measure_images(measured, _SIDE, "reading images"):
         tones[place] = found
     return tones

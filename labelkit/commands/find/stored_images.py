@@ -51,24 +51,24 @@ class StoredImages:
         self.files: ImageDataset = open_store_images(store, config.dataset, config.data_root)
         self.left_out: Counter[str] = Counter()
 
-    def measure(
+    def measure_images(
         self,
-        work: Callable[[NDArray[np.uint8]], T],
-        least_side: int,
-        what: str,
-        wanted: NDArray[np.int64] | None = None,
-        others: int = 0,
+        function: Callable[[NDArray[np.uint8]], T],
+        min_side: int,
+        description: str,
+        positions: NDArray[np.int64] | None = None,
+        num_others: int = 0,
     ) -> Iterator[tuple[int, T]]:
         """Read each image once, apply a function to its gray pixels, and yield (position, result) in order.
 
         Images that are missing, unreadable, or changed since they were embedded are skipped with a warning.
 
         Args:
-            work: function of pixels (h, w, 1) uint8; called in threads.
-            least_side: minimum side length in pixels to which the decoder may downscale.
-            what: label of the progress bar.
-            wanted: (w,) positions among the rows; ``None``: all.
-            others: number of images that need not be read, for the warning.
+            function: function of pixels (h, w, 1) uint8; called in threads.
+            min_side: minimum side length in pixels to which the decoder may downscale.
+            description: label of the progress bar.
+            positions: (w,) positions of the images to read, among the rows; ``None``: all.
+            num_others: number of images that need not be read, for the warning.
 
         Raises:
             DatasetError: no image can be read.
@@ -78,18 +78,18 @@ class StoredImages:
         def one(place: int) -> T | str:
             row = int(self.rows[place])
             file_row = row_of.get(self.store.sample_ids[row])
-            pixels = read_embedded_image(self.files, file_row, self._digests[row], 1, least_side)
-            return pixels if isinstance(pixels, str) else work(pixels)
+            pixels = read_embedded_image(self.files, file_row, self._digests[row], 1, min_side)
+            return pixels if isinstance(pixels, str) else function(pixels)
 
-        places = range(len(self.rows)) if wanted is None else wanted.tolist()
-        for place, found in zip(places, run_in_threads(one, places, what), strict=True):
+        places = range(len(self.rows)) if positions is None else positions.tolist()
+        for place, found in zip(places, run_in_threads(one, places, description), strict=True):
             if isinstance(found, str):
                 self.left_out[found] += 1
             else:
                 yield place, found
         if not self.left_out:
             return
-        total = len(places) + others
+        total = len(places) + num_others
         number, reasons = self.left_out.total(), ", ".join(f"{n} {reason}" for reason, n in self.left_out.most_common())
         where = str(self.files.root or self.files.name)
         if number == total:
@@ -101,9 +101,9 @@ class StoredImages:
         """Return the number of skipped images for each reason, as JSON."""
         return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
 
-    def name(self, place: int) -> str:
+    def name(self, position: int) -> str:
         """Return the path of an image as recorded in the store."""
-        return self.store.sample_ids[int(self.rows[place])]
+        return self.store.sample_ids[int(self.rows[position])]
 
     def draw(self, config: FindConfig, lines: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
         """Write the contact sheet, if requested and not empty; each line is a list of (position, captions) pairs."""

@@ -155,27 +155,27 @@ class KeypointImages:
         self.from_cache: set[int] = set()
         self.keypoints = lru_cache(_HELD_IMAGES)(self._load_keypoints)
 
-    def name(self, place: int) -> str:
+    def name(self, position: int) -> str:
         """Return the name of an image."""
-        return self._dataset.sample_ids[self._rows[place]]
+        return self._dataset.sample_ids[self._rows[position]]
 
-    def read_pixels(self, place: int) -> NDArray[np.uint8]:
+    def read_pixels(self, position: int) -> NDArray[np.uint8]:
         """Read an image as (h, w, c) uint8.
 
         Raises:
             BadImageError: the image cannot be read.
             DatasetError: the image has changed since it was embedded.
         """
-        encoded = self._dataset.source.read(self._rows[place])
-        if encoded.sha256 != self.sha256[place].tobytes():
+        encoded = self._dataset.source.read(self._rows[position])
+        if encoded.sha256 != self.sha256[position].tobytes():
             problem = "has changed since it was embedded"
-            raise DatasetError(self.name(place), problem, "Restore the image, or run `labelkit embed` again.")
+            raise DatasetError(self.name(position), problem, "Restore the image, or run `labelkit embed` again.")
         return encoded.decode(self._dataset.in_channels)
 
-    def count_keypoints(self, place: int) -> int | str:
+    def count_keypoints(self, position: int) -> int | str:
         """Return the number of keypoints of an image, cached or newly detected, or the reason why it is unreadable."""
         try:
-            return len(self.keypoints(place).points)
+            return len(self.keypoints(position).points)
         except BadImageError as error:
             return error.reason
 
@@ -225,9 +225,9 @@ def choose_candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -
     return np.unique(np.sort(np.concatenate(listed), axis=1), axis=0)
 
 
-def keep_best_partners(found: Matches, partners: int) -> Matches:
+def keep_best_partners(matches: Matches, partners: int) -> Matches:
     """For each image, keep the partners with the most inliers; each match counts for both of its images."""
-    both = join_matches([found, found.reversed()])
+    both = join_matches([matches, matches.reversed()])
     order = np.lexsort((both.pairs[:, 1], -both.inliers, both.pairs[:, 0]))
     _, starts, groups = np.unique(both.pairs[order, 0], return_index=True, return_inverse=True)
     kept = order[np.arange(len(order)) - starts[groups] < partners]

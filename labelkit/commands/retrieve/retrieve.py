@@ -144,7 +144,7 @@ def _search(
     search: Callable[[NDArray[np.float32], int], Found]
     in_blocks = not fits_in_memory(config, 4 * len(rows) * store.dim)
     if found is not None:
-        by_index, found = load_or_build_index(store, features.read(in_blocks=in_blocks), found, metric)
+        by_index, found = load_or_build_index(store, features.with_reading_mode(in_blocks=in_blocks), found, metric)
         search = by_index.search
     else:
         if filtered:
@@ -154,9 +154,11 @@ def _search(
         if config.processes > 1 or config.ray_address is not None:
             search = partial(search_partwise, features, metric, config)
         else:
-            search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device).search
+            search = ExactSearch(features.with_reading_mode(in_blocks=in_blocks), metric=metric, device=device).search
 
-    def find_duplicates(query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> list[NDArray[np.bool_]]:
+    def find_query_duplicates(
+        query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]
+    ) -> list[NDArray[np.bool_]]:
         """Return masks (m,) of the hits that are the query itself, the same file, or the same picture."""
         found_rows = rows[indices]
         cosines: NDArray[np.floating] = scores
@@ -172,7 +174,7 @@ def _search(
     def is_wanted(query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.bool_]:
         wanted = chosen[indices]
         if config.skip_duplicates:
-            wanted = wanted & ~np.logical_or.reduce(find_duplicates(query, indices, scores))
+            wanted = wanted & ~np.logical_or.reduce(find_query_duplicates(query, indices, scores))
         return wanted
 
     needs_choice = config.skip_duplicates or not chosen.all()
@@ -182,7 +184,9 @@ def _search(
     seconds = time.perf_counter() - begin
     hits = []
     for query, (indices, scores) in enumerate(ranked):
-        kinds = np.select(find_duplicates(query, indices, scores), ["itself", "same file", "same picture"], "").tolist()
+        kinds = np.select(
+            find_query_duplicates(query, indices, scores), ["itself", "same file", "same picture"], ""
+        ).tolist()
         listed = [
             _Hit(int(rows[index]), float(score), kind or None)
             for index, score, kind in zip(indices, scores, kinds, strict=True)

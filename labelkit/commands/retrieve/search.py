@@ -137,28 +137,28 @@ def choose_index(
 
 
 def load_or_build_index(
-    store: EmbeddingStore, gallery: StoredRows, found: CachedIndex, metric: Metric
+    store: EmbeddingStore, gallery: StoredRows, cached: CachedIndex, metric: Metric
 ) -> tuple[ApproximateSearch, CachedIndex]:
     """Load the index of a gallery from the cache; if it is missing or damaged, build, evaluate and cache it.
 
     Args:
         store: store of the gallery.
         gallery: (g, d) rows to search, in the order of the store.
-        found: the index, cached or to be built.
+        cached: the index, cached or to be built.
         metric: metric of the store.
 
     Raises:
         ConfigError: there are too few rows for this kind of index.
     """
-    kind, progress = found.kind, current_progress()
-    if found.measured is not None:
+    kind, progress = cached.kind, current_progress()
+    if cached.measured is not None:
         try:
-            search = ApproximateSearch(read_index(found.path), gallery, metric=metric, width=found.measured.width)
-            _report_quality(kind, found.measured)
-            return search, found
+            search = ApproximateSearch(read_index(cached.path), gallery, metric=metric, width=cached.measured.width)
+            _report_quality(kind, cached.measured)
+            return search, cached
         except ValueError as error:
-            progress.warning(f"{found.path} is damaged ({error}), so the index is rebuilt")
-            delete_index(found.path)
+            progress.warning(f"{cached.path} is damaged ({error}), so the index is rebuilt")
+            delete_index(cached.path)
     began = time.monotonic()
     try:
         index: Any = build_index(gallery, kind, metric=metric)
@@ -170,9 +170,9 @@ def load_or_build_index(
     while measured.recall < _WANTED_RECALL and 2 * search.width <= _WIDEST * WIDTHS[kind]:
         search.width *= 2
         measured = measure_index_quality(search, gallery)
-    cache_index(store.path, index, found.path, measured)
+    cache_index(store.path, index, cached.path, measured)
     _report_quality(kind, measured)
-    return search, replace(found, measured=measured, built=True)
+    return search, replace(cached, measured=measured, built=True)
 
 
 def _report_quality(kind: Kind, measured: IndexQuality) -> None:

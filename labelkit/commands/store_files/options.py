@@ -5,13 +5,13 @@ from typing import ClassVar, Self
 
 from pydantic import field_validator, model_validator
 
-from labelkit.options.base import OUTPUT, STORE, StageConfig, panel
+from labelkit.options.base import OUTPUT, STORE, BaseConfig, panel
 from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOptions, find_newest_store
 
 _RUN = panel("Run", preset=False)
 
 
-class VerifyConfig(StageConfig):
+class VerifyConfig(BaseConfig):
     """Options for ``labelkit verify``."""
 
     command: ClassVar[tuple[str, ...]] = ("verify",)
@@ -41,7 +41,7 @@ class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
     )
 
 
-class StatusConfig(StageConfig):
+class StatusConfig(BaseConfig):
     """Options for ``labelkit status``."""
 
     command: ClassVar[tuple[str, ...]] = ("status",)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.store_files.options import PackConfig
-from labelkit.errors import Mismatch, output_exists
+from labelkit.errors import Mismatch, output_exists_error
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
@@ -25,7 +25,7 @@ from labelkit.store.parts import check_space
 from labelkit.store.patches import patches_folder
 from labelkit.store.reader import CheckedFile, is_in_results, open_file, shards_folder
 from labelkit.store.results import list_results, open_result, read_result
-from labelkit.store.writer import Contents, Stream, write_store_files
+from labelkit.store.writer import Contents, StreamedDataset, write_store_files
 
 
 def pack_results(config: PackConfig) -> SimpleResult:
@@ -80,7 +80,7 @@ def pack_store(
         ResourceError: writing failed, for example because the disk is full.
     """
     if out.exists() and not overwrite:
-        raise output_exists(out)
+        raise output_exists_error(out)
     results = [read_result(store, name).name for name in list_results(store)]
     with ExitStack() as stack:
         file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
@@ -107,4 +107,6 @@ def _add_contents(file: CheckedFile, group: str, contents: Contents) -> None:
                 return np.concatenate([*file.verified_blocks(path, start, stop)])
 
             is_small = not info.shape or info.nbytes <= _SMALL_BYTES
-            contents.datasets[group + path] = file.read(path) if is_small else Stream(info.dtype, info.shape, read)
+            contents.datasets[group + path] = (
+                file.read(path) if is_small else StreamedDataset(info.dtype, info.shape, read)
+            )

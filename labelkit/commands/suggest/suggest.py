@@ -20,7 +20,7 @@ from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
-from labelkit.commands.common.label_files import skipped_rows
+from labelkit.commands.common.label_files import rows_listed_in_csv
 from labelkit.commands.common.labels import UsableLabels, read_usable_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
@@ -61,7 +61,7 @@ class _ClassUncertainty:
 
 
 @dataclass(frozen=True)
-class Suggested:
+class SuggestedImages:
     """Images suggested for labeling, with scores, reasons and guessed labels, the most useful first.
 
     Attributes:
@@ -87,16 +87,16 @@ def choose_rows_to_label(
     config: SuggestConfig,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
-    given: UsableLabels,
+    usable_labels: UsableLabels,
     skipped: Set[int] = frozenset(),
-) -> Suggested:
+) -> SuggestedImages:
     """Choose the unlabeled rows of a store that are most worth labeling next.
 
     Args:
         config: strategy, result, number and seed; files in the options are not read.
         store: the store.
         rows: (m,) candidate rows.
-        given: labels of these rows.
+        usable_labels: labels of these rows.
         skipped: rows of the store that, like their near-duplicates, are chosen only if there are no other candidates.
 
     Raises:
@@ -104,8 +104,10 @@ def choose_rows_to_label(
         ConfigError: the strategy requires labels or a result, but there are none.
         StoreError: the result cannot be used.
     """
-    if given.labeled.all():
-        raise DatasetError(given.where, "every image is labeled, so there is nothing to suggest", "Embed more images.")
+    if usable_labels.labeled.all():
+        raise DatasetError(
+            usable_labels.where, "every image is labeled, so there is nothing to suggest", "Embed more images."
+        )
     source = StoredRows(store.lazy_embeddings, rows, in_blocks=True)
     for block in blocks(*source.shape):
         check_finite(store, rows[block], source[block])
@@ -113,17 +115,19 @@ def choose_rows_to_label(
     if config.result is not None:
         doubt = _result_uncertainty(config.result, store, rows, features)
     else:
-        doubt = _label_uncertainty(config, features, given)
+        doubt = _label_uncertainty(config, features, usable_labels)
     if doubt.uncertainty is None and config.strategy == "uncertainty":
         problem = "uncertainty requires labels of at least two classes, or --result with groups"
         raise ConfigError("--strategy", problem, "Use --strategy coverage for the first labels.")
     with current_progress().task("choosing images", total=None):
-        to_label = find_nearest(features, features[given.labeled])[1] if doubt.to_label is None else doubt.to_label
+        to_label = (
+            find_nearest(features, features[usable_labels.labeled])[1] if doubt.to_label is None else doubt.to_label
+        )
         out = np.flatnonzero(np.isin(rows, list(skipped)))
-        places, scores, reasons = _choose_rows(config, features, given, doubt, to_label, out)
+        places, scores, reasons = _choose_rows(config, features, usable_labels, doubt, to_label, out)
     if not len(places):
         problem = "every image is labeled, or is a near-duplicate of a labeled image"
-        raise DatasetError(given.where, problem, "Lower --duplicate-share, or embed more images.")
+        raise DatasetError(usable_labels.where, problem, "Lower --duplicate-share, or embed more images.")
     weighted = config.strategy == "both" and doubt.uncertainty is not None
     uncertainty_from = doubt.source if weighted or config.strategy == "uncertainty" else None
     guesses = [doubt.guess(place) for place in places.tolist()]
@@ -134,9 +138,9 @@ def choose_rows_to_label(
         served = np.bincount(nearest[like_them], minlength=len(places))
         numbers = [f"nearest to {number} image{'' if number == 1 else 's'}" for number in served.tolist()]
         reasons = ["; ".join(filter(None, pair)) for pair in zip(numbers, reasons, strict=True)]
-    like_them[given.labeled] = like_them[places] = False
+    like_them[usable_labels.labeled] = like_them[places] = False
     wrong = None if doubt.wrong is None else float(doubt.wrong[like_them].sum())
-    return Suggested(places, scores, reasons, guesses, uncertainty_from, int(like_them.sum()), wrong)
+    return SuggestedImages(places, scores, reasons, guesses, uncertainty_from, int(like_them.sum()), wrong)
 
 
 def suggest_images(config: SuggestConfig) -> SimpleResult:
@@ -157,7 +161,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     given = read_usable_labels(config, store, rows)
     images = None if config.sheet is None else open_store_images(store, config.dataset, config.data_root)
-    chosen = choose_rows_to_label(config, store, rows, given, skipped_rows(config.skip, store))
+    chosen = choose_rows_to_label(config, store, rows, given, rows_listed_in_csv(config.skip, store))
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"only {len(chosen.places)} of {config.num_images} images are suggested, since all others are labeled, or "
@@ -253,7 +257,7 @@ def _choose_rows(
 ) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
-    candidates.exclude_near(to_label)
+    candidates.exclude_near_duplicates(to_label)
     if not candidates.eligible.any():  # only near-duplicates of labeled images remain
         candidates.eligible = ~given.labeled
     if len(skipped):

@@ -20,7 +20,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
 from labelkit.options.training import RunConfig
 from labelkit.training.devices import Runtime
-from labelkit.training.method import FullPass, Method, count_parameters
+from labelkit.training.method import Method, PassSettings, count_parameters
 from labelkit.training.trainer import Trainer
 
 _MAX_ROWS: Final = 20_000
@@ -50,7 +50,7 @@ def score_frozen_features(
     known = generator.permutation(known)[:most]
     others = generator.permutation(others)[: max(0, most - len(known))]
     chosen = np.sort(np.concatenate([known, others]))
-    features = trainer.full_pass(method.network.embed, chosen, FullPass(by_network=True)).numpy()
+    features = trainer.full_pass(method.network.embed, chosen, PassSettings(by_network=True)).numpy()
     if not np.isfinite(features).all():
         return None  # training reports the problem
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
@@ -93,7 +93,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     score = score_frozen_features(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
-        trainer.train_on(reuse.build_timing_bank())
+        trainer.use_cached_views(reuse.build_timing_bank())
     reckoned = 0.0 if reuse is not None else _estimate_step_seconds(trainer, config)
     is_timed = reckoned < _TOO_LONG_STEP
     show = trainer.message
@@ -122,7 +122,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         values["timed"] = "no step, since it would take too long: estimated from a forward pass of two images"
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
-        values["kept_minutes"] = round(reuse.seconds() / 60, 1)
+        values["kept_minutes"] = round(reuse.estimate_seconds() / 60, 1)
     shown = {key: value for key, value in values.items() if key not in ("config", "samples") and value is not None}
     rows: list[list[Cell]] = [[key, str(value)] for key, value in shown.items()]
     rows.insert(2, ["samples", setup.prepared.describe()])
@@ -163,7 +163,7 @@ def _time_steps(trainer: Trainer, runtime: Runtime) -> tuple[float, float]:
         trainer.config = trainer.config.model_copy(update={"stop_after_steps": step})
         started = time.perf_counter()
         reached = trainer.fit().step
-        runtime.wait()
+        runtime.synchronize()
         return time.perf_counter() - started, reached
 
     first, _ = until(1)

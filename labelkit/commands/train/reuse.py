@@ -60,16 +60,16 @@ class FrozenFeatureCache:
     followers: tuple[int, ...]
     plan: CachedViewPlan
 
-    def seconds(self) -> float:
-        """Estimate the time in seconds for all images by timing the views of one image."""
+    def estimate_seconds(self) -> float:
+        """Estimate how many seconds it takes to fill the cache, by timing the views of one image."""
         rows = self.plan.rows[:1]
-        self.values(rows)  # warm-up
+        self.compute(rows)  # warm-up
         started = time.perf_counter()
-        self.values(rows)
-        self.runtime.wait()
+        self.compute(rows)
+        self.runtime.synchronize()
         return (time.perf_counter() - started) * len(self.plan.rows) / self.runtime.world_size
 
-    def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def compute(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Compute the frozen features (m, v, ...) of the rows for each kind of view, followed by their geometry."""
         found = list(self._values(rows))
         return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
@@ -94,13 +94,14 @@ class FrozenFeatureCache:
         if missing and runtime.is_main:
             progress.message(
                 f"caching frozen features of {self.plan.counts[0]} views of {len(self.plan.rows):,} images, "
-                f"{self.plan.num_bytes / 2**30:.3g} GiB, about {max(1.0, self.seconds() / 60):.0f} min: {kept.folder}"
+                f"{self.plan.num_bytes / 2**30:.3g} GiB, about {max(1.0, self.estimate_seconds() / 60):.0f} min: "
+                f"{kept.folder}"
             )
         with progress.task("frozen part", total=self.plan.num_parts) as task:
             task.skip(self.plan.num_parts - len(missing))
             for number in missing:
                 if number % runtime.world_size == runtime.rank:
-                    kept.commit(number, self.values(self.plan.part(number)))
+                    kept.commit(number, self.compute(self.plan.part(number)))
                 task.advance()
         runtime.barrier()
         return CachedViewBank(self.bank, self.plan.rows, kept.open_cached_parts(), self.kinds, self.followers)
@@ -110,7 +111,7 @@ class FrozenFeatureCache:
 
         For methods that cluster, copies with permuted values yield about twice as many distinct images as clusters.
         """
-        few = self.values(self.plan.rows[:_FEW])
+        few = self.compute(self.plan.rows[:_FEW])
         number = -(-len(self.plan.rows) // len(few[0]))
         clusters = getattr(self.config, "num_clusters", None)
         others = min(number, -(-2 * clusters // len(few[0]))) if isinstance(clusters, int) else 1

@@ -22,7 +22,7 @@ from labelkit.commands.train.setup import RunSetup, build_trainer, open_runtime,
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.files import read_json_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
-from labelkit.methods.spec import OwnSource
+from labelkit.methods.spec import MethodSource
 from labelkit.models.weights.files import fingerprint
 from labelkit.options.base import equals_constant, list_legacy_defaults, retired_options
 from labelkit.options.training import RunConfig
@@ -41,11 +41,11 @@ from labelkit.training.run_dir import (
     read_run_config,
     read_split,
 )
-from labelkit.training.saving import gpu_facts
+from labelkit.training.saving import gpu_properties
 from labelkit.training.trainer import FitResult, Trainer
 
 
-def warn_of_unused_modules(method: nn.Module, own: OwnSource) -> None:
+def warn_of_unused_modules(method: nn.Module, own: MethodSource) -> None:
     """Warn, after the first step, about modules from the user's own file that have not been called."""
     called: set[nn.Module] = set()
     watch = register_module_forward_pre_hook(lambda part, _: called.add(part))
@@ -155,7 +155,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     try:
         reuse = plan_reuse(setup.method, setup.bank, trainer.config, runtime, trainer.phases[0])
         if reuse is not None:
-            trainer.train_on(reuse.build_cached_bank(run.path))
+            trainer.use_cached_views(reuse.build_cached_bank(run.path))
         with progress.task("train", total=trainer.total_steps()) as task:
             task.skip(trainer.clock.step)
             trainer.report = task
@@ -204,7 +204,7 @@ def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
             "device": str(runtime.device),
             "processes": runtime.world_size,
             "threads": torch.get_num_threads(),
-            **gpu_facts(runtime.device),
+            **gpu_properties(runtime.device),
             **({} if own is None else {OWN_CODE: {"name": own.name, "sha256": [own.sha256]}}),
             "trained": trainable_names(setup.method),
         },

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.initialize import describe_weights, initialize_from, without_weights
+from labelkit.commands.common.initialize import describe_weights, initialize_weights, without_weights
 from labelkit.commands.common.training_data import (
     PreparedData,
     choose_eval_images,
@@ -79,7 +79,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
         remedy = "Check the labels and the options that select them (--label-split, --num-labels); use at least two "
         raise DatasetError(config.main_dataset, "all labels belong to the same class", f"{remedy}classes.")
     if fresh and config.init_from is not None:
-        initialize_from(method, config.init_from)
+        initialize_weights(method, config.init_from)
     else:
         describe_weights(method.network)
 
@@ -88,7 +88,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
             return prepared.rows.bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
         size = method.network.input_spec.size
         bank = ImageBank(dataset, base_size=size, device=runtime.device)
-        bank.check(config.max_bad_fraction)
+        bank.check_readable(config.max_bad_fraction)
         warn_about_blank_images(dataset, bank.lost)
         return bank
 

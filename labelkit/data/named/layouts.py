@@ -19,7 +19,7 @@ from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.files import read_bytes
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class ImageCount:
     low: int
     high: int | None = None
 
-    def agrees(self, found: int) -> bool:
-        """Return whether a number of images matches the published number."""
-        return self.low <= found <= (self.low if self.high is None else self.high)
+    def matches_published_count(self, num_images: int) -> bool:
+        """Return whether the number of images equals the published number, or lies in the range that it covers."""
+        return self.low <= num_images <= (self.low if self.high is None else self.high)
 
     def __str__(self) -> str:
         return f"{self.low:,}" if self.high is None else f"{self.low:,} to {self.high:,}"
@@ -124,7 +124,7 @@ class DatasetSpec:
         return f"{fetch} {data_root}; labelkit does not download this dataset."
 
     def missing_files(self, folder: Path) -> list[str]:
-        """Return the required files missing from a folder, each by the first of its alternative names."""
+        """Return the required files missing from a folder, naming each by the first of its alternative names."""
         return [names[0] for names in self.required_files if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:
@@ -216,7 +216,7 @@ def list_files(
         found = Counter(row.split for row in listed if row.sample_id not in missing_ids)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
         expected_of = {split: ImageCount(expected[i]) for i, split in enumerate(split_names)}
-        problem = f"{compare_counts(found_of, expected_of)}; missing: {first_few(missing)}"
+        problem = f"{compare_counts(found_of, expected_of)}; missing: {join_first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     numbers, parts, source = np.array(labels, np.int64), np.array(splits, np.int64), FileSource(root, names)
     facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "listed": True}
@@ -242,7 +242,7 @@ def attach_masks(
     assert root is not None
     files = tuple(mask_of(sample_id) for sample_id in dataset.sample_ids)
     if missing := _missing(root, files):
-        problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {first_few(missing)}"
+        problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {join_first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     return replace(dataset, masks=FileMasks(root, files, build_class_table(meaning)), mask_classes=tuple(mask_classes))
 
@@ -260,10 +260,10 @@ def list_images(root: Path, folder: str) -> list[str]:
         raise DatasetError(str(root / folder), problem, "Check the permissions of this folder.") from error
 
 
-def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> dict[str, list[str]]:
+def list_class_folders(folder: Path, names: Collection[str] | None = None) -> dict[str, list[str]]:
     """Return the image files in each class folder, following symbolic links, in no particular order.
 
-    If ``wanted`` is set, all other folders count as empty.
+    If ``names`` is set, all other folders count as empty.
 
     Raises:
         DatasetError: a folder cannot be listed.
@@ -271,7 +271,7 @@ def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> d
     try:
         with os.scandir(folder) as entries:
             classes = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-        files = {name: _names_in(folder / name) if wanted is None or name in wanted else [] for name in classes}
+        files = {name: _names_in(folder / name) if names is None or name in names else [] for name in classes}
     except OSError as error:
         problem = f"cannot be listed: {error.strerror}"
         raise DatasetError(str(error.filename or folder), problem, "Check the permissions of this folder.") from error

@@ -21,7 +21,7 @@ from labelkit.data.named.layouts import (
     read_table,
 )
 from labelkit.errors import DatasetError, DatasetIncomplete
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 
 
 def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -122,7 +122,7 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
     train, val = files.values()
     names = sort_by_bytes(name for name, images in train.items() if images)
     if extra := sorted(set(val) - set(names)):
-        raise ValueError(f"small-validation contains classes that small-train does not: {first_few(extra)}")
+        raise ValueError(f"small-validation contains classes that small-train does not: {join_first_few(extra)}")
     return _class_folders(spec, root, files, names)
 
 
@@ -189,7 +189,7 @@ def _check_image_counts(spec: DatasetSpec, root: Path, rows: Iterable[ListedImag
     """Reject folders whose number of images differs from the published one, since no list of files is published."""
     counts = Counter(row.split for row in rows)
     found = {split: counts[i] for i, split in enumerate(spec.num_images)}
-    if not all(count.agrees(found[split]) for split, count in spec.num_images.items()):
+    if not all(count.matches_published_count(found[split]) for split, count in spec.num_images.items()):
         problem = compare_counts(found, spec.num_images)
         raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent))
 

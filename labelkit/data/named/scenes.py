@@ -129,7 +129,7 @@ def _move(shape: _Shape, speed: Floats, spin: float) -> tuple[_Shape, Floats]:
     return moved, np.where(bounced == place, speed, -speed)
 
 
-def hsv_color(hue: float, saturation: float, value: float) -> Floats:
+def hsv_to_rgb(hue: float, saturation: float, value: float) -> Floats:
     """Convert hue (modulo 1), saturation and value to an RGB color (3,) in [0, 1]."""
     sector = (hue % 1.0) * 6 + np.array([5.0, 3.0, 1.0])
     k = np.mod(sector, 6)
@@ -140,7 +140,7 @@ def _draw_background(generator: np.random.Generator) -> Floats:
     """Draw steps 1 and 2: two colors mixed by a smooth map, and strokes; (128, 128, 3) in [0, 1]."""
     bounds = ((0, 1), (0, 0.5), (0.25, 0.75)) * 2
     numbers = [generator.uniform(low, high) for low, high in bounds]
-    colors = np.stack([hsv_color(*numbers[:3]), hsv_color(*numbers[3:])])
+    colors = np.stack([hsv_to_rgb(*numbers[:3]), hsv_to_rgb(*numbers[3:])])
     grid = generator.uniform(0, 1, (4, 4))
     weights = _build_corner_aligned_weights()
     mix = (weights @ grid @ weights.T)[..., None]
@@ -187,8 +187,8 @@ def _draw_shapes(generator: np.random.Generator, source: int) -> list[_Shape]:
             continue
         angle = generator.uniform(0, 2 * np.pi)
         hue = generator.uniform(0, 1)
-        light = hsv_color(hue, generator.uniform(0.4, 1), generator.uniform(0.6, 1))
-        dark = hsv_color(hue + generator.uniform(0.25, 0.75), generator.uniform(0.3, 1), generator.uniform(0.05, 0.45))
+        light = hsv_to_rgb(hue, generator.uniform(0.4, 1), generator.uniform(0.6, 1))
+        dark = hsv_to_rgb(hue + generator.uniform(0.25, 0.75), generator.uniform(0.3, 1), generator.uniform(0.05, 0.45))
         period = generator.uniform(3.5, 5) / radius
         phase = generator.uniform(0, 2 * np.pi, 2)
         bits = generator.uniform(0, 1, (7, 7)) < 0.5
@@ -308,7 +308,7 @@ def _with_digits(image: Floats, generator: np.random.Generator, split: int) -> S
         if center is None:
             continue
         placed.append((*center, radius))
-        color = hsv_color(generator.uniform(0, 1), generator.uniform(0.4, 1), generator.uniform(0.6, 1))
+        color = hsv_to_rgb(generator.uniform(0, 1), generator.uniform(0.4, 1), generator.uniform(0.6, 1))
         left, top = (round(value) - _DIGIT_SIDE // 2 for value in center)
         y, x = np.nonzero(silhouettes[row])
         y, x = y + top, x + left

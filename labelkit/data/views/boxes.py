@@ -137,7 +137,7 @@ def _overlapping_boxes(
     left = np.arange(len(boxes))
     for draw in range(MAX_DRAWS):
         if draw:
-            boxes[left] = crop_boxes(spec, heights[left], widths[left], draws.at(left), view, draw)
+            boxes[left] = crop_boxes(spec, heights[left], widths[left], draws.subset(left), view, draw)
         fits = [overlap_areas(boxes[left], anchor[left]) >= smallest[left] for anchor in anchors]
         left = left[~np.all(fits, axis=0)]
         if not len(left):
@@ -147,7 +147,7 @@ def _overlapping_boxes(
         return boxes
     low = np.max([anchor[left, :2] for anchor in anchors], axis=0)
     high = np.min([anchor[left, 2:] for anchor in anchors], axis=0)
-    u = draws.at(left).uniform(view, "crop inside", 4).astype(np.float64)
+    u = draws.subset(left).uniform(view, "crop inside", 4).astype(np.float64)
     sides = (high - low) * (0.5 + 0.5 * u[:, :2])
     start = low + (high - low - sides) * u[:, 2:]
     boxes[left] = np.concatenate((start, start + sides), axis=1)

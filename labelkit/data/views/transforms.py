@@ -360,14 +360,14 @@ def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
     return resized[..., top : top + spec.size, left : left + spec.size].float().div_(255)
 
 
-def resize_images(images: Tensor, rows: int, columns: int, interpolation: Interpolation) -> Tensor:
-    """Resize images (b, c, h, w) uint8 to (b, c, rows, columns), on their device, by Pillow with antialiasing."""
+def resize_images(images: Tensor, height: int, width: int, interpolation: Interpolation) -> Tensor:
+    """Resize uint8 images (b, c, h, w) to (b, c, height, width) with Pillow (antialiased), and keep their device."""
     b, c, *shape = images.shape
-    if shape == [rows, columns]:
+    if shape == [height, width]:
         return images
     pixels = images.permute(0, 2, 3, 1).cpu().contiguous().numpy()
     pixels = pixels[..., 0] if c == 1 else pixels
-    resized = np.empty((b, rows, columns, *pixels.shape[3:]), dtype=np.uint8)
+    resized = np.empty((b, height, width, *pixels.shape[3:]), dtype=np.uint8)
     for number, image in enumerate(pixels):
-        resized[number] = np.asarray(Image.fromarray(image).resize((columns, rows), RESAMPLING[interpolation]))
-    return array_to_device(resized.reshape(b, rows, columns, c).transpose(0, 3, 1, 2), images.device)
+        resized[number] = np.asarray(Image.fromarray(image).resize((width, height), RESAMPLING[interpolation]))
+    return array_to_device(resized.reshape(b, height, width, c).transpose(0, 3, 1, 2), images.device)

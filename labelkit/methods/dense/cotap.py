@@ -36,9 +36,9 @@ from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import PairPlan
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.methods.dense.cotap_network import DenseNetwork
-from labelkit.methods.dense.objective import DenseObjective
+from labelkit.methods.dense.objective import CoTAPObjective
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.recipe import EMATargetMethod, check_crops, copy_branches
+from labelkit.methods.dense.recipe import EMATargetMethod, check_crops, load_branches
 from labelkit.models.weights.files import fingerprint, load_weights_file
 from labelkit.store.array_files import NeighborFile, read_neighbors, write_neighbors
 from labelkit.training.distributed import count_processes
@@ -67,7 +67,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         missing = "the hub's weights file" if config.pretrained else ""
         if config.weights is not None:
             where = str(config.weights)
-            missing = "" if network.copy_projector_tensors(load_weights_file(config.weights), where) else where
+            missing = "" if network.load_projector_from_state(load_weights_file(config.weights), where) else where
         super().__init__(config, data, network)
         if missing:
             self._notes = [f"warning: {missing} contains no projection, so the projector starts from scratch"]
@@ -78,7 +78,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         if config.image_concentration and config.num_neighbors >= self._num_objects:
             problem = f"{config.num_neighbors} neighbors per image require more than {self._num_objects} images"
             raise ConfigError("--num-neighbors", problem, "Lower --num-neighbors.")
-        self.objective = DenseObjective(config, patch_size=network.patch_size, image_size=network.input_spec.size)
+        self.objective = CoTAPObjective(config, patch_size=network.patch_size, image_size=network.input_spec.size)
         shape = (self._num_objects if config.image_concentration else 0, config.num_neighbors)
         self.neighbors: Tensor = nn.Buffer(torch.full(shape, -1, dtype=torch.int32))
         self._rows = np.zeros(0, dtype=np.int64)
@@ -107,7 +107,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         if not len(self.neighbors):
             return
         rows = self._rows[self._rows < self._num_objects]
-        table = find_neighbors(
+        table = load_or_compute_neighbors(
             state,
             lambda images: self.target.tokens(images).image,
             rows,
@@ -136,7 +136,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load the backbones and projectors of both networks from a CoTAP run whose filter differs."""
-        if not copy_branches(self.network, self.target, tensors, where):
+        if not load_branches(self.network, self.target, tensors, where):
             return None
         return "both backbones and projectors; the filter starts from scratch"
 
@@ -144,7 +144,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         """Load the projector stored with the backbone, and copy the student to the target."""
         source = self.config.init_from
         if source is not None and source.is_file():
-            self.network.copy_projector_tensors(load_weights_file(source), str(source))
+            self.network.load_projector_from_state(load_weights_file(source), str(source))
         self.target.load_state_dict(self.network.state_dict())
 
     def _neighbor_table(self) -> NDArray[np.int32]:
@@ -154,7 +154,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         return self._table
 
 
-def find_neighbors(
+def load_or_compute_neighbors(
     state: TrainState,
     network: Callable[[Tensor], Tensor],
     rows: NDArray[np.int64],

@@ -61,7 +61,7 @@ class ObjectAwareFilter(nn.Module):
     def forward(self, patches: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Filter the feature maps and class tokens of a batch."""
         keys, values = self.keys_and_values()
-        of_tokens = self._fuse(tokens, self.mix_values(self.token_scores(tokens, keys), values))
+        of_tokens = self._fuse(tokens, self.mix_values(self.class_token_scores(tokens, keys), values))
         return self._fuse(patches, self.mix_values(self.scores(patches, keys), values)), of_tokens
 
     def filter_patches(self, patches: Tensor) -> Tensor:
@@ -86,8 +86,8 @@ class ObjectAwareFilter(nn.Module):
         b, _, rows, columns = found.shape
         return found.permute(0, 2, 3, 1).reshape(b, rows, columns, self.num_heads, m)
 
-    def token_scores(self, tokens: Tensor, keys: Tensor) -> Tensor:
-        """Compute the attention scores (b, a, m) of class tokens (b, f) as if each lay inside a constant region."""
+    def class_token_scores(self, tokens: Tensor, keys: Tensor) -> Tensor:
+        """Compute the attention scores (b, a, m) of class tokens (b, f), as if each had only neighbors equal to it."""
         queries = self.queries(tokens).reshape(len(tokens), self.num_heads, -1)
         summed = keys.sum(dim=(1, 2)).reshape(len(keys), self.num_heads, -1)  # (m, a, d)
         return torch.einsum("bad,mad->bam", queries, summed)

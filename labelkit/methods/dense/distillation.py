@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.algorithms.temperature import TemperatureLoss, positive
+from labelkit.algorithms.temperature import TemperatureLoss, require_positive
 from labelkit.data.batch import DataInfo
 from labelkit.errors import ConfigError
 from labelkit.methods.dense.distilled_network import (
@@ -23,7 +23,7 @@ from labelkit.methods.dense.distilled_network import (
     split_checkpoint_branches,
 )
 from labelkit.methods.dense.options import SelfDistillationConfig
-from labelkit.methods.dense.recipe import EMATargetMethod, assignment_entropy, check_crops, copy_branches
+from labelkit.methods.dense.recipe import EMATargetMethod, assignment_entropy, check_crops, load_branches
 from labelkit.models.weights.files import load_weights_file
 from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import RampedWeight
@@ -87,7 +87,7 @@ def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Ten
     Raises:
         ValueError: the temperature is not positive.
     """
-    positive(temperature, "temperature")
+    require_positive(temperature, "temperature")
     with torch.no_grad(), without_autocast(outputs):
         return torch.softmax((promote(outputs) - center) / temperature, dim=-1)
 
@@ -243,7 +243,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     @torch.no_grad()
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-        """Return, if the step is logged, the normalized entropies of mean prediction and targets; warn of a collapse.
+        """Return the normalized entropies of the mean prediction and targets if the step is logged; warn of a collapse.
 
         The first is 0 if one output receives everything, the second is 1 if targets are uniform.
         """
@@ -257,7 +257,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load the backbones and projectors of both networks from a CoTAP, DINO or iBOT run."""
-        if not copy_branches(self.network, self.target, tensors, where):
+        if not load_branches(self.network, self.target, tensors, where):
             return None
         return "both backbones and projectors; last layers start from scratch"
 
@@ -283,8 +283,8 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
             return ["warning: the hub's weights contain no head, so the head starts from scratch"] if is_hub else []
         where, state = str(path), load_weights_file(path)
         student, teacher = split_checkpoint_branches(state)
-        missing = target.copy_head(teacher, where)
-        network.copy_head(student, where)
+        missing = target.load_head(teacher, where)
+        network.load_head(student, where)
         if student is not teacher:
             network.backbone.replace_weights(student, where)
         for of, center in self._named_centers().items():

@@ -94,7 +94,7 @@ class DistillationNetwork(TokenNetwork):
         """Map class or patch tokens (n, d) to float32 outputs (n, k)."""
         return self.last_layer(self.projector(features))
 
-    def copy_head(self, state: Mapping[str, Tensor], where: str) -> list[str]:
+    def load_head(self, state: Mapping[str, Tensor], where: str) -> list[str]:
         """Load projector, last layer and mask token from one network of a full checkpoint; return the missing parts.
 
         A separate head for patches is ignored.
@@ -104,7 +104,7 @@ class DistillationNetwork(TokenNetwork):
             CheckpointError: there are several projectors, or values are not finite.
         """
         missing = []
-        if not self.copy_projector_tensors(state, where):
+        if not self.load_projector_from_state(state, where):
             missing.append("projection")
         layer = _read_last_layer(state, where)
         if layer is None:

@@ -75,7 +75,7 @@ class TokenNetwork(BackboneNetwork):
         tokens = self.tokens(images)
         return tokens.image, tokens.patches
 
-    def copy_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
+    def load_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
         """Load the projector from tensors (``hidden1.weight`` ...), padding a narrower first layer with zeros.
 
         Raises:
@@ -93,7 +93,7 @@ class TokenNetwork(BackboneNetwork):
                 raise ConfigError("--projector-dims", problem, "Set --projector-dims to the widths in the file.")
         self.projector.load_state_dict(given)
 
-    def copy_projector_tensors(self, state: Mapping[str, Tensor], where: str) -> bool:
+    def load_projector_from_state(self, state: Mapping[str, Tensor], where: str) -> bool:
         """Load the projector from the head in a DINO, iBOT or Leopart state dict; return False if there is none.
 
         Raises:
@@ -103,5 +103,5 @@ class TokenNetwork(BackboneNetwork):
         layers = find_projector_weights(state, where)
         if layers is None:
             return False
-        self.copy_projector({f"{_LAYERS[place]}.{kind}": value for (place, kind), value in layers.items()}, where)
+        self.load_projector({f"{_LAYERS[place]}.{kind}": value for (place, kind), value in layers.items()}, where)
         return True

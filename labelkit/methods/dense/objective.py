@@ -65,7 +65,7 @@ class AlignedFeatures:
     places: Tensor  # (v,) int64, positions of the valid overlaps
 
 
-class DenseObjective(nn.Module):
+class CoTAPObjective(nn.Module):
     """CoTAP's training loss, the weighted sum of its terms; the sizes of patches and large views are in pixels."""
 
     def __init__(self, config: CoTAPConfig, *, patch_size: int, image_size: int) -> None:

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from labelkit.algorithms.precision import without_autocast
-from labelkit.algorithms.temperature import positive
+from labelkit.algorithms.temperature import require_positive
 
 Implementation = Literal["auto", "fast", "pairs"]
 #: Targets below the floor have no weight (tau_1); a gap of the margin in scores is enough (tau_2).
@@ -80,7 +80,7 @@ def cotap_loss(
         raise ValueError(f"scores have shape {tuple(scores.shape)}, but targets have {tuple(targets.shape)}")
     if not is_finite and not (torch.isfinite(scores).all() and torch.isfinite(targets).all()):
         raise ValueError("scores and targets must be finite")
-    positive(margin, "margin")
+    require_positive(margin, "margin")
     with without_autocast(scores):
         gamma = (targets.detach() - floor).clamp_min(0)
         return _Ranking.apply(scores, targets.detach(), gamma, margin, implementation)
@@ -140,7 +140,7 @@ def split_blocks(n: int) -> Blocks:
 
 
 def joint_sort_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
-    """Sort items and thresholds together, in an order that serves to compute cumulative sums of several payloads.
+    """Sort items and thresholds together, in an order from which cumulative sums of several payloads can be computed.
 
     See :meth:`MergedOrder.sums`.
 

@@ -157,8 +157,8 @@ def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
         check_divisible("--batch-size", count)
 
 
-def copy_branches(network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str) -> bool:
-    """Copy the backbones and projectors of both networks from a run; return whether it has them.
+def load_branches(network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str) -> bool:
+    """Load the backbones and projectors of both networks from a run; return whether it has them.
 
     All other weights of the target are copied from the student.
 
@@ -174,5 +174,5 @@ def copy_branches(network: TokenNetwork, target: TokenNetwork, tensors: Mapping[
         layers = {name.removeprefix("projector."): v for name, v in own.items() if name.startswith("projector.")}
         kept = {name.removeprefix("backbone."): v for name, v in own.items() if name.startswith("backbone.")}
         load_model_state(module.backbone, kept, where)
-        module.copy_projector(layers, where)
+        module.load_projector(layers, where)
     return True

@@ -35,9 +35,9 @@ from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import StudentNetwork, recalibrate_bn
 from labelkit.models.backbones.staged_network import StagedNetwork
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.ema import EMATeacher, ema_update, slow_copy
+from labelkit.models.ema import EMATeacher, copy_for_ema, ema_update
 from labelkit.models.inference import InferenceNetwork
-from labelkit.training.method import FullPass, Phase, TrainState
+from labelkit.training.method import PassSettings, Phase, TrainState
 from labelkit.training.schedules import compute_max_decay, ema_decay
 
 #: Learning rate of Adam, and EMA decay of the trained weights (the decay is published, the rate is not).
@@ -96,13 +96,13 @@ class Composition(nn.Module):
     def __init__(self, student: StudentNetwork, at: ComposeAt) -> None:
         super().__init__()
         self.at = at
-        self.head = slow_copy(student.head)
+        self.head = copy_for_ema(student.head)
         if at == "pool":
             self.decision: nn.Module = nn.Identity()
             width = student.embed_dim
             self.converters = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
         else:
-            self.decision = slow_copy(_get_staged_network(student).stages[-1])
+            self.decision = copy_for_ema(_get_staged_network(student).stages[-1])
             width = _joined_width(student)
             self.converters = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(3))
         self.requires_grad_(False)
@@ -146,7 +146,7 @@ class ComposedNetwork(InferenceNetwork):
             others = "convnet13, resnet26_shake, wrn28_2, wrn16_2, wrn10_1"
             raise ConfigError("--compose-at", problem, f"Use --compose-at pool, or one of the backbones {others}.")
         self.at = at
-        self.current, self.previous, self.averaged = (slow_copy(student) for _ in range(3))
+        self.current, self.previous, self.averaged = (copy_for_ema(student) for _ in range(3))
         self.composition = Composition(student, at)
         self.input_spec, self.embed_dim = student.input_spec, student.embed_dim
         self.num_outputs = student.num_outputs
@@ -253,7 +253,7 @@ class MasterTraining:
         self._recompute_centroids(generator)
         eta = self._compute_eta()
         composition.requires_grad_(True)
-        shadow = slow_copy(composition)
+        shadow = copy_for_ema(composition)
         optimizer = torch.optim.Adam(composition.parameters(), lr=MASTER_LR)
         last_quarter = steps - max(1, steps // 4)
         for step, batch in enumerate(self.batches()):
@@ -349,7 +349,7 @@ class MasterTraining:
             with batch_statistics(composition) if is_trained else nullcontext():
                 return self.master.embed(images)
 
-        features = self.state.embed(embed_for_clustering, rows, FullPass(order="fixed"))
+        features = self.state.embed(embed_for_clustering, rows, PassSettings(order="fixed"))
         wanted = min(self.master.num_outputs, len(rows))
         centroids = torch.zeros(wanted, features.shape[1])
         if self.state.is_main:  # on all processes, identical runs would compete for the same CPU

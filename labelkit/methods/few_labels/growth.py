@@ -44,8 +44,8 @@ class GrowthRules:
         wanted = min(int((self.factor - 1) * num_labels), int(self.cap * num_given) - num_labels, num_unlabeled // 2)
         return max(0, wanted)
 
-    def sizes(self, num_given: int, num_images: int) -> list[int]:
-        """Return the number of labels after each discovery of a generation, if each finds as many as allowed."""
+    def max_label_counts(self, num_given: int, num_images: int) -> list[int]:
+        """Return the number of labels after each discovery of a generation, if each discovers as many as allowed."""
         found, labels = [], num_given
         while count := self.next_count(labels, num_given, num_images - labels):
             labels += count
@@ -73,7 +73,7 @@ class LabelGrowth(nn.Module):
         self.given = given.copy()
         self.rules = rules
         count = int((given >= 0).sum())
-        sizes = rules.sizes(count, len(given))
+        sizes = rules.max_label_counts(count, len(given))
         capacity = rules.generations * max(0, (sizes[-1] if sizes else count) - count)
         self.generation: Tensor = nn.Buffer(torch.ones((), dtype=torch.int64))
         self.iteration: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
@@ -157,32 +157,32 @@ class LabelGrowth(nn.Module):
         return self.found[:count].cpu().numpy(), self.scores[:count].cpu().numpy()
 
 
-def broadcast_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
+def broadcast_discovery(discovery: D, rows: NDArray[np.int64], state: TrainState) -> D:
     """Share the main process's discovery among ``rows`` with every process, in case results differ in the last bits.
 
     Warnings are forwarded. Indices of the result are dataset rows.
     """
-    columns = np.stack([rows[found.indices], found.labels, found.rank]).astype(np.float64)
-    table = torch.from_numpy(np.concatenate([columns, found.distance[None]]))
+    columns = np.stack([rows[discovery.indices], discovery.labels, discovery.rank]).astype(np.float64)
+    table = torch.from_numpy(np.concatenate([columns, discovery.distance[None]]))
     table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
     indices, labels, rank = (table[i].to(torch.int64).numpy() for i in range(3))
-    for warning in found.warnings:
+    for warning in discovery.warnings:
         state.warn(f"{warning}")
-    return replace(found, indices=indices, labels=labels, rank=rank, distance=table[3].numpy())
+    return replace(discovery, indices=indices, labels=labels, rank=rank, distance=table[3].numpy())
 
 
 def add_discovered(
-    growth: LabelGrowth, found: Discovery, network: str, state: TrainState, num_classes: int, **more: float
+    growth: LabelGrowth, discovery: Discovery, network: str, state: TrainState, num_classes: int, **more: float
 ) -> None:
     """Add discovered labels to the label set and log their number."""
-    growth.add(found, network)
-    counts = np.bincount(found.labels, minlength=num_classes)
+    growth.add(discovery, network)
+    counts = np.bincount(discovery.labels, minlength=num_classes)
     state.log(
         "growth",
         {
             **growth.describe(),
-            "discovered": float(len(found.indices)),
-            "exhausted": float(found.exhausted),
+            "discovered": float(len(discovery.indices)),
+            "exhausted": float(discovery.exhausted),
             **more,
             **{f"class_{label}": float(count) for label, count in enumerate(counts)},
         },

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.algorithms.temperature import positive
+from labelkit.algorithms.temperature import require_positive
 
 
 class SquaredConsistency(nn.Module):
@@ -47,7 +47,7 @@ def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
     Raises:
         ValueError: the temperature is not positive.
     """
-    positive(temperature, "temperature")
+    require_positive(temperature, "temperature")
     # relative to the maximum, since powers of tiny numbers underflow
     powers = (probabilities / probabilities.amax(dim=1, keepdim=True)).pow(1 / temperature)
     return powers / powers.sum(dim=1, keepdim=True)

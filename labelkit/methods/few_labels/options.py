@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneRunConfig, PixelOptions
-from labelkit.options.base import StageConfig, override_default, panel
+from labelkit.options.base import BaseConfig, override_default, panel
 from labelkit.options.embeddings import EmbeddingInputOptions, StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind, StepTrainConfig
 
@@ -70,7 +70,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         return "few"
 
 
-class TwoStreamOptions(StageConfig):
+class TwoStreamOptions(BaseConfig):
     """Options for batches of labeled and unlabeled images."""
 
     labeled_batch_size: int = _OPTIMIZATION(
@@ -96,7 +96,7 @@ class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
     needs_unlabeled: ClassVar[bool] = True
 
 
-class MixMatchOptions(StageConfig):
+class MixMatchOptions(BaseConfig):
     """Options for MixMatch's loss, with the defaults of the released code for CIFAR-10."""
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"unlabeled_ramp": ("unlabeled_weight",)}
@@ -161,7 +161,7 @@ class MixMatchConfig(EmbeddingInputOptions, HalfLabeledConfig):
     steps: int = override_default(TwoStreamTrainConfig, "steps", 1_048_576)
 
 
-class SearchOptions(StageConfig):
+class SearchOptions(BaseConfig):
     """Options shared by the searches of Snowball and LMCS for images to label, during training and on a store."""
 
     balance: Literal["balanced", "global"] = _DISCOVERY(

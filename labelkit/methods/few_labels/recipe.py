@@ -39,7 +39,7 @@ from labelkit.models.heads import LinearHeads
 from labelkit.models.inference import InferenceNetwork
 from labelkit.training.distributed import count_processes
 from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.method import Method, Monitor, PassSettings, Phase, StepOutput, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
 from labelkit.training.schedules import BETAS, Schedule, adam_betas, compute_max_decay, ema_decay, phase_lr
 
@@ -79,7 +79,7 @@ def recalibrate_bn(
 
     with statistics.collect():
         # shuffled, since files sorted by class must not share a batch
-        fixed = FullPass("eval" if part is not None else "batch-statistics", order="fixed")
+        fixed = PassSettings("eval" if part is not None else "batch-statistics", order="fixed")
         state.embed_local(run_network, chosen, fixed)
     statistics.apply(lambda value: state.combine(value, "sum"))
 
@@ -91,7 +91,7 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
         DatasetError: there are no labels for training, there is a single class, or a class has no label.
         ConfigError: fewer classes are requested than have labels.
     """
-    num_classes = data.class_count(config.dataset, config.num_classes)
+    num_classes = data.determine_num_classes(config.dataset, config.num_classes)
     counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
     missing = np.flatnonzero(counts == 0)
     if len(missing):
@@ -108,7 +108,7 @@ def training_class_names(data: DataInfo) -> list[str]:
     return [data.class_names[label] for label in data.class_order] if data.class_names else []
 
 
-def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ViewSpec]:
+def weak_and_strong_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ViewSpec]:
     """Return the weak and strong training views."""
     of_rows = embedding_views(config, data)
     if of_rows is not None:
@@ -269,7 +269,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
             raise ConfigError("--dropout", problem, "Remove --dropout, or pass --backbone convnet13.")
         if count_processes() > 1:  # so that training does not depend on the number of processes
             share_statistics(self.network)
-        self.weak_view, self.strong_view = student_views(config, data, self.network.input_spec.size)
+        self.weak_view, self.strong_view = weak_and_strong_views(config, data, self.network.input_spec.size)
         self.chain = StudentChain(self.network, with_master=with_master)
         self._decay = teacher_decay(config, config.steps)  # by update, counted from 1
         self._rows = np.zeros(0, dtype=np.int64)  # rows used for batch norm statistics

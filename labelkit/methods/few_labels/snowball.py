@@ -127,7 +127,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
     def planned_steps(self) -> int:
         """Return the number of updates of a run in which every generation reaches its full size."""
         config, given = self.config, self.growth.given
-        later = config.generations * len(self.growth.rules.sizes(int((given >= 0).sum()), len(given)))
+        later = config.generations * len(self.growth.rules.max_label_counts(int((given >= 0).sum()), len(given)))
         if config.max_steps is not None:
             later = min(later, max(0, (config.max_steps - config.steps) // config.phase_steps))
         return config.steps + later * config.phase_steps

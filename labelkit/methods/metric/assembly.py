@@ -234,23 +234,23 @@ def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tens
     return assembly_entropy(log_weights) / (2 * n * math.log2(n)), assembly_correlation(weights) / (2 * (n - 1))
 
 
-def compute_term_weight(config: SANConfig, done: float) -> float:
-    """Return the weight, in [0, 1], of the assembly terms after a fraction ``done`` of the training."""
+def compute_term_weight(config: SANConfig, progress: float) -> float:
+    """Return the weight, in [0, 1], of the assembly terms after a fraction ``progress`` of the training."""
     start, end = config.term_ramp
-    if done >= end:
+    if progress >= end:
         return 1.0
-    return max(0.0, (done - start) / (end - start))
+    return max(0.0, (progress - start) / (end - start))
 
 
-def assembly_terms(config: SANConfig, seen: AssemblyOutput) -> dict[str, Tensor]:
+def assembly_terms(config: SANConfig, output: AssemblyOutput) -> dict[str, Tensor]:
     """Compute the enabled assembly terms (entropy, correlation, coherence) as means over the batch."""
     terms: dict[str, Tensor] = {}
     if config.entropy_weight > 0 or config.correlation_weight > 0:
         terms["entropy"], terms["correlation"] = (
-            term.mean() for term in normalized_terms(seen.weights, seen.log_weights)
+            term.mean() for term in normalized_terms(output.weights, output.log_weights)
         )
     if config.coherence_weight > 0:
-        terms["coherence"] = assembly_coherence(seen.weights, seen.maps).mean()
+        terms["coherence"] = assembly_coherence(output.weights, output.maps).mean()
     return {name: term for name, term in terms.items() if getattr(config, f"{name}_weight") > 0}
 
 

@@ -45,7 +45,7 @@ class PseudoLabels(nn.Module):
         return epoch % self.refresh_epochs == 0 and int(self.epoch) != epoch
 
     @property
-    def is_first(self) -> bool:
+    def is_empty(self) -> bool:
         """Return whether no clustering has been computed yet."""
         return int(self.epoch) < 0
 
@@ -79,7 +79,7 @@ class PseudoLabels(nn.Module):
         ids, inertia = state.combine(ids, "sum"), state.combine(inertia, "sum")
         counts = np.bincount(ids.numpy(), minlength=k)
         empty = int((counts == 0).sum())
-        if empty and not self.is_first:
+        if empty and not self.is_empty:
             raise DivergenceError(
                 f"epoch {epoch}",
                 f"{empty} of {k} clusters are still empty: training has collapsed, since too many images have "
@@ -90,7 +90,7 @@ class PseudoLabels(nn.Module):
             problem = f"{empty} of {k} clusters are empty, since too many of the {len(rows)} images are identical"
             raise DatasetError("pseudo-labels", problem, "Lower --num-clusters, or remove duplicates.")
         before = self.cluster_ids.cpu()[torch.from_numpy(rows)]
-        moved = 0.0 if self.is_first else _moved_fraction(before.numpy(), ids.numpy())
+        moved = 0.0 if self.is_empty else _moved_fraction(before.numpy(), ids.numpy())
         sums = torch.zeros(k, embeddings.shape[1], dtype=torch.float64).index_add_(0, ids, embeddings.double())
         self.centroids.copy_((sums / torch.from_numpy(counts)[:, None]).float())
         self.cluster_ids.fill_(-1)

@@ -20,7 +20,7 @@ from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.models.frozen_part import ReusablePart
 from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import FullPass, Method, Monitor, TrainState
+from labelkit.training.method import Method, Monitor, PassSettings, TrainState
 from labelkit.training.monitors.retrieval import RetrievalMonitor
 
 MetricConfigT = TypeVar("MetricConfigT", bound=MetricLearningConfig)
@@ -60,15 +60,15 @@ def update_pseudo_labels(
     Returns:
         (n_r, d) float32, the embeddings of the clustered images, in the order of their rows.
     """
-    rows, how = labels.rows, FullPass(by_network=True)
-    if labels.is_first and not config.pretrained and config.weights is None:
+    rows, how = labels.rows, PassSettings(by_network=True)
+    if labels.is_empty and not config.pretrained and config.weights is None:
         # an untrained network's running statistics are meaningless: all embeddings would be nearly equal
-        how = FullPass("batch-statistics", order="fixed", batch_size=config.batch_size)
+        how = PassSettings("batch-statistics", order="fixed", batch_size=config.batch_size)
     embeddings = state.embed(network.embed, rows, how)
     points = embeddings
-    if labels.is_first and config.first_clustering == "pooled":
+    if labels.is_empty and config.first_clustering == "pooled":
         points = state.embed(network.features, rows, how)
-    elif labels.is_first and config.first_clustering == "pixels":
+    elif labels.is_empty and config.first_clustering == "pixels":
         points = state.embed(normalized_pixels, rows)
     record = labels.recluster(points, embeddings, state)
     state.log("pseudo-labels", record)

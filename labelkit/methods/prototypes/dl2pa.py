@@ -170,7 +170,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
         super().on_step_start(state)
         config = self.config
         if config.reassign and is_reassignment_due(state, config.updates_per_epoch):
-            record = reassign(self.network.head, state)
+            record = reassign_classes(self.network.head, state)
             self._records.append(record)
             state.log("assignment", record)
 
@@ -241,7 +241,7 @@ def is_reassignment_due(state: TrainState, updates_per_epoch: float) -> bool:
 
 
 @torch.no_grad()
-def reassign(head: PrototypeHead, state: TrainState) -> dict[str, float]:
+def reassign_classes(head: PrototypeHead, state: TrainState) -> dict[str, float]:
     """Reassign classes to prototypes to maximize the sum of their cosines with the class means.
 
     The main process solves and shares the result, so that all processes agree even if their rounding differs.

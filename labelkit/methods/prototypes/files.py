@@ -33,7 +33,7 @@ SEPARATION_ITERATIONS, SEPARATION_LR = 10_000, 0.1
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Unit prototype vectors with their recipe and origin."""
+    """Unit-norm class prototypes, with the settings that they depend on and how they were obtained."""
 
     vectors: NDArray[np.float32]  # (c, d) float32, rows of length 1
     recipe: dict[str, object]  # all settings that the vectors depend on

@@ -11,7 +11,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class InnerProductLoss(nn.Module):
-    r"""Squared difference between 1 and the cosine of each embedding with its prototype.
+    r"""Squared difference between 1 and the cosine similarity of each embedding to its prototype.
 
     .. math:: L = \sum_i \omega_i (1 - \cos_i)^2 \quad\text{or}\quad L = \frac{1}{2b} \sum_i \omega_i (1 - \cos_i)^2
 

@@ -37,7 +37,7 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
 
     def __init__(self, config: SupervisedConfigT, data: DataInfo, head: Callable[[int, int], nn.Module]) -> None:
         super().__init__(config, data)
-        num_classes = data.class_count(config.dataset, config.num_classes)
+        num_classes = data.determine_num_classes(config.dataset, config.num_classes)
         self.network = ClassifierNetwork(
             config.backbone,
             lambda dim: head(num_classes, dim),

@@ -32,11 +32,16 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import RepresentationMethod, backbone_options, embedding_views
 from labelkit.methods.sela.options import SeLaConfig
-from labelkit.methods.sela.self_labels import SelfLabels, compute_optimization_times, copy_pseudo_labels, solve_warnings
+from labelkit.methods.sela.self_labels import (
+    SelfLabels,
+    compute_optimization_times,
+    copy_pseudo_labels,
+    optimization_warnings,
+)
 from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.headed import MultiHeadNetwork, rotate_images
 from labelkit.training.inputs import RunInputs
-from labelkit.training.method import FullPass, Phase, StepOutput, TrainState
+from labelkit.training.method import PassSettings, Phase, StepOutput, TrainState
 
 
 class MultiHeadCrossEntropy(nn.Module):
@@ -178,16 +183,16 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         """Run the label pass, then optimize the labels of each head on the same features."""
         config, batch_size = self.config, self.config.batch_size
         if config.label_pass == "official":
-            how = FullPass("train", self._train_view(), "new", batch_size)
+            how = PassSettings("train", self._train_view(), "new", batch_size)
         else:
-            how = FullPass("batch-statistics", order="fixed", batch_size=batch_size, by_network=True)
+            how = PassSettings("batch-statistics", order="fixed", batch_size=batch_size, by_network=True)
         features, rows = state.embed_local(self.network.embed, None, how)
         for head in heads:
             layer = self.network.heads[head]
             record = self.labels.optimize_head(head, features, rows, layer, self.config, state)
             self._records.append(record)
             state.log("labels", record)
-            for kind, warning in solve_warnings(record, self.config.solver_tolerance).items():
+            for kind, warning in optimization_warnings(record, self.config.solver_tolerance).items():
                 if (head, kind) not in self._warned:  # the log contains all of them
                     self._warned.add((head, kind))
                     state.warn(f"{warning}")

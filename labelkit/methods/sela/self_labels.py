@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.sinkhorn import LinearScores, Reduce, solve, sort_prior_by_cluster_size
+from labelkit.algorithms.sinkhorn import LinearScores, Reduce, solve_assignment, sort_prior_by_cluster_size
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import CheckpointError, CheckpointMismatch
 from labelkit.methods.sela.options import SeLaConfig
@@ -28,7 +28,7 @@ SLOW_ERROR, SLOW_ITERATIONS = 0.1, 100
 _CHUNK = 4096
 
 
-def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str]:
+def optimization_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str]:
     """Return warnings about a label optimization, keyed by subject; ``tolerance`` is the requested marginal error."""
     found, head = {}, record["head"]
     if record["dead"]:
@@ -121,7 +121,7 @@ class SelfLabels(nn.Module):
             self._buffers.update(kept)
 
     def potentials(self, head: int) -> Tensor:
-        """Return the log cluster weights (k,) float64 from a head's last solve, with maximum 0."""
+        """Return the log cluster weights (k,) float64 from a head's last solve_assignment, with maximum 0."""
         return self.get_buffer(f"potentials_{head}")
 
     def prior(self, head: int) -> Tensor:
@@ -182,7 +182,7 @@ class SelfLabels(nn.Module):
         if int(self.num_solves[head]) == 0:
             prior.copy_(sort_prior_by_cluster_size(prior, shares))
         scores = LinearScores(features, weight, bias)
-        result = solve(
+        result = solve_assignment(
             scores,
             config.lam,
             prior=prior,

@@ -31,7 +31,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.contrastive import InfoNCELoss
 from labelkit.methods.backbone import RepresentationMethod, backbone_options
 from labelkit.methods.siamese.options import SiameseConfig
-from labelkit.models.ema import ema_update, slow_copy
+from labelkit.models.ema import copy_for_ema, ema_update
 from labelkit.models.inference import BackboneNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
@@ -206,7 +206,7 @@ class Siamese(RepresentationMethod[SiameseConfig]):
         self.prediction = PredictedViewLoss()
         self.queue_contrast = QueueContrastLoss(config.temperature)
         is_moco = config.loss == "moco"
-        self.slow = slow_copy(self.network) if is_moco else None
+        self.slow = copy_for_ema(self.network) if is_moco else None
         generator = torch.Generator().manual_seed(config.seed)
         shape = (config.queue_size if is_moco else 0, config.widths[-1])
         self.queue: Tensor = nn.Buffer(F.normalize(torch.randn(shape, generator=generator), dim=1))

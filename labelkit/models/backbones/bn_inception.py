@@ -89,7 +89,7 @@ class _Inception(nn.Module):
 
 
 class BNInceptionBody(PooledNetwork):
-    """BN-Inception up to the global average pool, without its classifier.
+    """BN-Inception up to the global average pooling, without its classifier.
 
     Stages by name: conv1, maxpool1, conv2, conv3, maxpool2, inception3a to inception3c, inception4a to inception4e,
     inception5a, inception5b.

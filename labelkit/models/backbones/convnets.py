@@ -245,7 +245,7 @@ class SmallCNN(PooledNetwork):
 
 
 @dataclass(frozen=True, slots=True)
-class ConvNet:
+class ConvNetSpec:
     """Registry entry of a convolutional network: its builder, default input and pooling."""
 
     build: Callable[[int, int], PooledNetwork]  # function from image size and channels to the network
@@ -257,34 +257,34 @@ class ConvNet:
     url: str = ""  # download URL of published weights, if any
 
 
-def _photo(build: Callable[[int, int], PooledNetwork], pooling: str = "avg") -> ConvNet:
-    return ConvNet(build, 224, _IMAGENET_MEAN, _IMAGENET_STD, pooling, 0.875)
+def _photo(build: Callable[[int, int], PooledNetwork], pooling: str = "avg") -> ConvNetSpec:
+    return ConvNetSpec(build, 224, _IMAGENET_MEAN, _IMAGENET_STD, pooling, 0.875)
 
 
-def _metric(build: Callable[[int, int], PooledNetwork], url: str) -> ConvNet:
+def _metric(build: Callable[[int, int], PooledNetwork], url: str) -> ConvNetSpec:
     # 227 pixels of a shorter side of 256, as in the tables of metric learning
-    return ConvNet(build, 227, _IMAGENET_MEAN, _IMAGENET_STD, crop_pct=227 / 256, url=url)
+    return ConvNetSpec(build, 227, _IMAGENET_MEAN, _IMAGENET_STD, crop_pct=227 / 256, url=url)
 
 
-def _small(widths: tuple[int, int, int, int, int], *, late_pool: bool = False) -> ConvNet:
-    return ConvNet(lambda size, channels: SmallCNN(widths, channels, late_pool=late_pool))
+def _small(widths: tuple[int, int, int, int, int], *, late_pool: bool = False) -> ConvNetSpec:
+    return ConvNetSpec(lambda size, channels: SmallCNN(widths, channels, late_pool=late_pool))
 
 
-def _cifar(depth: int, width: int = 16, shortcut: Shortcut = "pad") -> ConvNet:
-    return ConvNet(lambda size, channels: cifar_resnet(depth, width=width, shortcut=shortcut, in_channels=channels))
+def _cifar(depth: int, width: int = 16, shortcut: Shortcut = "pad") -> ConvNetSpec:
+    return ConvNetSpec(lambda size, channels: cifar_resnet(depth, width=width, shortcut=shortcut, in_channels=channels))
 
 
-def _convnet13(width: int, weight_norm: bool = False) -> ConvNet:
+def _convnet13(width: int, weight_norm: bool = False) -> ConvNetSpec:
     def build(size: int, channels: int) -> PooledNetwork:
         if size < _MIN_SIDE:
             remedy = f"Use at least {_MIN_SIDE} pixels."
             raise ConfigError("image_size", f"{size} pixels is too small for a ConvNet-13", remedy)
         return convnet13(width, weight_norm=weight_norm, in_channels=channels)
 
-    return ConvNet(build)
+    return ConvNetSpec(build)
 
 
-def _shake(width: int) -> ConvNet:
+def _shake(width: int) -> ConvNetSpec:
     def build(size: int, channels: int) -> PooledNetwork:
         if size % 4:
             remedy = f"Try {max(4, size // 4 * 4)} pixels."
@@ -292,14 +292,16 @@ def _shake(width: int) -> ConvNet:
             raise ConfigError("image_size", problem, remedy)
         return shake_resnet26(width, in_channels=channels)
 
-    return ConvNet(build)
+    return ConvNetSpec(build)
 
 
-def _wide(depth: int, widen: int, stem: int = 16, momentum: float = 1e-3) -> ConvNet:
-    return ConvNet(lambda _, channels: wide_resnet(depth, widen, stem=stem, momentum=momentum, in_channels=channels))
+def _wide(depth: int, widen: int, stem: int = 16, momentum: float = 1e-3) -> ConvNetSpec:
+    return ConvNetSpec(
+        lambda _, channels: wide_resnet(depth, widen, stem=stem, momentum=momentum, in_channels=channels)
+    )
 
 
-CONVNETS: dict[str, ConvNet] = {
+CONVNETS: dict[str, ConvNetSpec] = {
     # for metric learning on small machines
     "smallcnn": _small((16, 32, 64, 64, 128)),
     "smallcnn_pool": _small((16, 32, 64, 64, 128), late_pool=True),
@@ -312,13 +314,13 @@ CONVNETS: dict[str, ConvNet] = {
         lambda _, channels: BNInceptionBody(channels),
         "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
     ),
-    "convnet_demo": ConvNet(lambda _, channels: _demo(channels)),
+    "convnet_demo": ConvNetSpec(lambda _, channels: _demo(channels)),
     **{f"resnet{depth}_cifar": _cifar(depth) for depth in (20, 32, 44, 56, 110)},
     # from hyperspherical prototype networks, used in DL2PA's balanced experiments: shortcuts are 3x3 convolutions
     **{f"resnet{depth}_hpn": _cifar(depth, shortcut="conv3") for depth in (20, 32)},
     "resnet32_wide_cifar": _cifar(32, width=32),
     # for self-supervised learning on small images
-    "resnet18_3x3": ConvNet(lambda _, channels: resnet18(channels)),
+    "resnet18_3x3": ConvNetSpec(lambda _, channels: resnet18(channels)),
     "alexnet_sela": _photo(lambda size, channels: AlexNet(_ALEXNET, size, channels), "flatten"),
     "alexnet_small_sela": _photo(lambda size, channels: AlexNet(_ALEXNET_SMALL, size, channels), "flatten"),
     "resnet50_sela": _photo(lambda _, channels: resnet50(1, in_channels=channels)),
@@ -341,7 +343,7 @@ CONVNETS: dict[str, ConvNet] = {
 
 
 class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvision is not typed
-    """GoogLeNet up to the global average pool, without its classifiers.
+    """GoogLeNet up to the global average pooling, without its classifiers.
 
     Stages by name: conv1, maxpool1, conv2, conv3, maxpool2, inception3a, inception3b, maxpool3, inception4a to
     inception4e, maxpool4, inception5a, inception5b.
@@ -362,7 +364,7 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
         self.avgpool, self.dropout, self.fc = nn.Identity(), nn.Identity(), nn.Identity()
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Return the feature maps (b, 1024, h', w') before the average pool."""
+        """Return the feature maps (b, 1024, h', w') before the average pooling."""
         x = self.published_input(images)
         for name, stage in self.named_children():
             if name not in ("avgpool", "dropout", "fc", "aux1", "aux2", "published_input"):

@@ -16,7 +16,7 @@ import numpy as np
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.common.training_data import has_own_splits, parse_old_classes, read_listing
-from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
+from labelkit.commands.evaluate.dense import format_percent_and_std, mean_and_std
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.formatting import percent
 from labelkit.methods import OWN_METHODS_VARIABLE
@@ -54,7 +54,7 @@ class Row:
     runs: list[dict[str, Any]] = field(default_factory=list)  # records of finished runs
     failures: dict[int, str] = field(default_factory=dict)  # reason for each failed seed
 
-    def mean(self, key: str) -> dict[str, object] | None:
+    def summarize(self, key: str) -> dict[str, object] | None:
         """Return the mean, standard deviation and values of a number over the runs; ``None`` if no run has it."""
         values = [float(run[key]) for run in self.runs if key in run]
         return mean_and_std(values) if values else None
@@ -79,8 +79,8 @@ class Row:
             "labels": self.describe_label_count(),
             "network": self.network,
             "scores": self.scores(),
-            "minutes": self.mean("minutes"),
-            "peak_memory_mib": self.mean("peak_memory_mib"),
+            "minutes": self.summarize("minutes"),
+            "peak_memory_mib": self.summarize("peak_memory_mib"),
             "runs": self.runs,
             "failures": {str(seed): reason for seed, reason in self.failures.items()},
         }
@@ -140,7 +140,9 @@ def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], C
     test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
     if test_split is None or "train" not in listing.split_names:
         names = ", ".join(listing.split_names)
-        raise DatasetError(config.dataset, f"has no train or no test split (splits: {names})", "Use another dataset.")
+        raise DatasetError(
+            config.dataset, f"has no train split or no test split (splits: {names})", "Use another dataset."
+        )
     used = np.isin(listing.splits, [listing.split_names.index(name) for name in ("train", test_split)])
     if (listing.labels[used] < 0).any():
         problem = f"{(listing.labels[used] < 0).sum()} images are unlabeled, but a comparison requires true labels"
@@ -257,7 +259,7 @@ def _train_methods(names: Sequence[str], config: CompareConfig, data: DatasetInf
 def _report_row(row: Row) -> None:
     scores = row.scores()
     names = [name for name in _SHOWN_SCORES if name in scores]
-    shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_std(scores[name])}%" for name in names)
+    shown = ", ".join(f"{name.replace('_', ' ')} {format_percent_and_std(scores[name])}%" for name in names)
     if row.runs:
         current_progress().message(f"{row.name}: {shown}")
     for seed, reason in row.failures.items():
@@ -267,15 +269,15 @@ def _report_row(row: Row) -> None:
 def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], rows: Sequence[Row]) -> tuple[Table, ...]:
     lines: list[list[Cell]] = []
     for row in rows:
-        scores, minutes, memory = row.scores(), row.mean("minutes"), row.mean("peak_memory_mib")
+        scores, minutes, memory = row.scores(), row.summarize("minutes"), row.summarize("peak_memory_mib")
         spread = f" ± {minutes['sd']:.2f}" if minutes and minutes["sd"] is not None else ""
         lines.append(
             [
                 row.name,
                 row.describe_label_count(),
                 row.network if row.name in METHODS else None,
-                length_text(row),
-                *(percent_and_std(scores[name]) if name in scores else None for name in _SHOWN_SCORES),
+                format_training_length(row),
+                *(format_percent_and_std(scores[name]) if name in scores else None for name in _SHOWN_SCORES),
                 f"{minutes['mean']:.2f}{spread}" if minutes else None,
                 round(float(str(memory["mean"]))) if memory else None,
                 len(row.runs),
@@ -292,7 +294,7 @@ def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], ro
     return Table(title, columns, lines), *failed
 
 
-def length_text(row: Row) -> str | None:
+def format_training_length(row: Row) -> str | None:
     """Describe the training length, with its fraction of the preset's length and a note if over budget."""
     if not row.runs or "length" not in row.runs[0]:
         return None

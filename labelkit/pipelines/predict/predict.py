@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.answer_rule import AnswerRule, build_nearest_mean_rule
+from labelkit.algorithms.answer_rule import PredictionRule, build_nearest_mean_rule
 from labelkit.algorithms.confidences import Confidences, concatenate
 from labelkit.algorithms.row_blocks import StoredRows, square_roots
 from labelkit.commands.common.apply import apply_to_rows
@@ -27,7 +27,7 @@ from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder, path_exists
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import missing_path_remedy
-from labelkit.formatting import first_few, percent
+from labelkit.formatting import join_first_few, percent
 from labelkit.pipelines.predict.options import PredictConfig
 from labelkit.pipelines.start.record import RECORD, Record, find_last_finished_round
 from labelkit.progress import current_progress
@@ -38,14 +38,14 @@ from labelkit.store.reader import LazyRows
 from labelkit.store.results import Result, list_results, newest_name, read_result
 
 
-def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result, AnswerRule]:
+def load_prediction_source(location: Path, result: str | None) -> tuple[EmbeddingStore, Result, PredictionRule]:
     """Open a store, its predictions or groups (default: the newest predictions), and their rule for new photos.
 
     Raises:
-        ConfigError: ``place`` is neither a store nor an output folder of ``start``.
+        ConfigError: ``location`` is neither a store nor an output folder of ``start``.
         StoreError: the store has no such result, or the result cannot be used.
     """
-    path, name = (place, result) if is_store(place) else _find_last_round(place, result)
+    path, name = (location, result) if is_store(location) else _find_last_round(location, result)
     store = open_store(path)
     if name is None:
         name = newest_name(list_results(store), "answer")
@@ -67,10 +67,10 @@ def _find_last_round(folder: Path, result: str | None) -> tuple[Path, str | None
     return folder / str(last["store"]), result or str(last["answer"] or last["groups"])
 
 
-def _load_rule(store: EmbeddingStore, result: Result) -> AnswerRule:
+def _load_rule(store: EmbeddingStore, result: Result) -> PredictionRule:
     """Return the rule of the predictions, or a rule built from groups."""
     if result.kind == "answers":
-        rule = AnswerRule.from_arrays(result.arrays, result.params)
+        rule = PredictionRule.from_arrays(result.arrays, result.params)
         if rule is None:
             problem = "was created by a version of labelkit that could not predict labels of new images"
             raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
@@ -101,7 +101,7 @@ _SHOWN = 5
 
 
 class Prediction(NamedTuple):
-    """Predicted label of one photo, with the path as specified; see ``COLUMNS``."""
+    """Predicted label of one photo, with its path as the user gave it; see ``COLUMNS``."""
 
     path: str
     label: str
@@ -133,7 +133,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     if config.labels is not None:
         names = [*map(str, photos), *(name for queries in query_sets for name in queries.names)]
         images = LabeledImages("this run", names, None)
-        texts = read_csv_labels(config.labels, images, config.label_column, others_ok=True)
+        texts = read_csv_labels(config.labels, images, config.label_column, ignore_others=True)
         truth = {names[place]: text for place, text in texts.items()}
     if photos:
         ids = tuple(sort_by_bytes({str(photo) for photo in photos}))
@@ -182,7 +182,7 @@ def _predict_queries(
     config: PredictConfig,
     store: EmbeddingStore,
     result: Result,
-    rule: AnswerRule,
+    rule: PredictionRule,
     queries: Queries,
     min_confidence: float,
 ) -> Iterator[Prediction]:
@@ -212,7 +212,7 @@ def _predict_queries(
         yield Prediction(name, names[int(found.named[place])], kind, _number(found.confidence[place]), "")
 
 
-def _predict(rule: AnswerRule, stored: LazyRows, rows: StoredRows) -> tuple[NDArray[Any], ...]:
+def _predict(rule: PredictionRule, stored: LazyRows, rows: StoredRows) -> tuple[NDArray[Any], ...]:
     """Predict rows by a rule that averages over the nearest stored embeddings; return the columns."""
     parts = [rule.predict(rows[start : start + _BLOCK], stored) for start in range(0, len(rows), _BLOCK)]
     return tuple(vars(concatenate(parts)).values())
@@ -259,7 +259,7 @@ def _build_result(
         table = Table("predictions", list(counts), [list(counts.values())])
     total, fault = len(predictions) + len(skipped), None
     if len(skipped) > config.max_bad * total:
-        named = first_few((f"{name}: {reason}" for name, reason in skipped), _SHOWN, "; ")
+        named = join_first_few((f"{name}: {reason}" for name, reason in skipped), _SHOWN, "; ")
         problem = f"{len(skipped)} of {total} cannot be read (allowed: {percent(config.max_bad)}%): {named}"
         fault = DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
     return SimpleResult(values, made, (table,), text=text, fault=fault)

@@ -5,14 +5,14 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from labelkit.options.base import StageConfig, panel
+from labelkit.options.base import BaseConfig, panel
 
 _OUTPUT = panel("Output", preset=False)
 _WHAT = panel("Selection", preset=False)
 _RUN = panel("Run", preset=False)
 
 
-class ReproduceConfig(StageConfig):
+class ReproduceConfig(BaseConfig):
     """Options for ``labelkit reproduce``."""
 
     command: ClassVar[tuple[str, ...]] = ("reproduce",)

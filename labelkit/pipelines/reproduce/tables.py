@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.files import read_bytes
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 from labelkit.options.presets import shipped_presets
 from labelkit.pipelines.reproduce.options import ReproduceConfig
 
@@ -147,7 +147,7 @@ class PublishedTable(BaseModel):
                 last = place.rpartition(".")[2]
                 near = [one for one in numbers if one.endswith(last)] or numbers
                 problem = f"{place} is not a value in the output of {'this' if numbered else 'the last'} command"
-                remedy = f"Choose one of the numbers in it: {first_few(near, _SHOWN)}."
+                remedy = f"Choose one of the numbers in it: {join_first_few(near, _SHOWN)}."
                 raise ConfigError(f"table {self.name}", problem, remedy)
             unit = self.units.get(name, self.unit)
             found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[unit]
@@ -170,7 +170,7 @@ def available_tables() -> dict[str, Path]:
     return {path.stem: path for path in found if path.stem != LEFT_OUT}
 
 
-def left_out() -> list[dict[str, str]]:
+def list_excluded_tables() -> list[dict[str, str]]:
     """Return the published tables not included in labelkit: for each, its paper, its number there, and the reason."""
     presets = shipped_presets()
     path = None if presets is None else presets / FOLDER / f"{LEFT_OUT}.yaml"
@@ -213,20 +213,20 @@ IN_DATA_ROOT = "{data_root}/"
 """Prefix of files in the data folder, as written in tables."""
 
 
-def select_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
+def select_rows(table: PublishedTable, name_parts: Sequence[str] | None) -> list[Row]:
     """Select rows of a published table by parts of their names; ``None`` selects all rows.
 
     Raises:
         ConfigError: a part matches no row, or several.
     """
-    if wanted is None:
+    if name_parts is None:
         return list(table.rows)
     names = {_without_spaces(row.name): row for row in table.rows}
     chosen, at = [], 0
-    while at < len(wanted):
+    while at < len(name_parts):
         # commas separate the list but also occur in names, so the longest sequence of parts that matches a row is used
-        for end in range(len(wanted), at, -1):
-            text = _without_spaces(",".join(wanted[at:end]))
+        for end in range(len(name_parts), at, -1):
+            text = _without_spaces(",".join(name_parts[at:end]))
             fitting = [names[text]] if text in names else [row for name, row in names.items() if text in name]
             if len(fitting) == 1:
                 break

@@ -28,7 +28,7 @@ _STEP = "labels of the browser"
 
 
 def start_in_browser(
-    config: StartConfig, once: Callable[[StartConfig], SimpleResult], shown: LabelConfig | None = None
+    config: StartConfig, run_start: Callable[[StartConfig], SimpleResult], label_config: LabelConfig | None = None
 ) -> SimpleResult:
     """Run ``start``, serve the labeling page until interrupted, and run ``start`` again.
 
@@ -36,12 +36,12 @@ def start_in_browser(
 
     Args:
         config: options of ``start``.
-        once: function that runs ``start`` without a browser.
-        shown: options of ``label --serve``, if this command was run.
+        run_start: function that runs ``start`` without a browser.
+        label_config: options of ``label --serve``, if this command was run.
     """
     check_server()
     config = config.model_copy(update={"serve": False})
-    first: Any = once(config).to_json()
+    first: Any = run_start(config).to_json()
     for sentence in first["sentences"]:
         current_progress().message(sentence)
     folder, store = Path(first["out"]), Path(first["store"])
@@ -57,7 +57,7 @@ def start_in_browser(
     }
     if (folder / SKIPPED).is_file():
         served["skip"] = folder / SKIPPED
-    label = (shown or LabelConfig(index=store, serve=True)).model_copy(update=served)
+    label = (label_config or LabelConfig(index=store, serve=True)).model_copy(update=served)
     noted = {"store": store.name, "session": label.result}
     # given.csv already contains the labels of --labels, nobody can answer questions, and each name changes the number
     said = Record.read(folder).rounds[-1].get("new_classes", "auto")
@@ -72,13 +72,13 @@ def start_in_browser(
             raise ValueError("photos have been added, changed or removed: press Ctrl-C, then run the command again")
         return read_result(asking.session.store, str(last["answer"] or last["groups"]))
 
-    Record.read(folder).note(_STEP, "", {}, [], noted)
+    Record.read(folder).record_step(_STEP, "", {}, [], noted)
     done: Any = serve_labels(label, predict).to_json()
     current_progress().message(f"the server has stopped; updating the tables in {folder}, which takes a while")
-    return once(config.model_copy(update={"new_classes": later if done["actions"] else said}))
+    return run_start(config.model_copy(update={"new_classes": later if done["actions"] else said}))
 
 
-def read_start_call(config: LabelConfig) -> StartConfig | None:
+def read_start_options(config: LabelConfig) -> StartConfig | None:
     """Return the options of the ``start`` run that created the store of ``label --serve``, to rerun it with new labels.
 
     Returns ``None`` if there was no such run, or it cannot be repeated: the photos have been moved, another result is

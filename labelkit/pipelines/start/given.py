@@ -21,9 +21,9 @@ from labelkit.data.path_rule import escape_path, find_paths
 from labelkit.data.tables import FILE_COLUMN, class_name, read_file_labels, read_label_csv, read_paths_and_labels
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
-from labelkit.store.commit import commit_bytes, install
+from labelkit.store.commit import commit_bytes, move_into_place
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -214,7 +214,7 @@ def collect_labels(
         others = [(place, known[place], text) for place, text in fresh.items() if known.get(place, text) != text]
         changed[path] += len(others)
         if others:
-            shown = first_few(f"{place}: {old!r} to {text!r}" for place, old, text in others)
+            shown = join_first_few(f"{place}: {old!r} to {text!r}" for place, old, text in others)
             progress.message(f"{path}: labels changed: {shown}")
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
@@ -259,7 +259,7 @@ def _read_user_table(
     path refers to the photo there now or, if the path no longer exists, to the last photo there, unless its label has
     already moved with it.
     """
-    read_label_csv(labels, label_column, tell=current_progress().message)
+    read_label_csv(labels, label_column, show_message=current_progress().message)
     written = [TableLabel(*row) for row in read_file_labels(labels, label_column)]
     if is_own:
         written = _with_files(written, stores)
@@ -344,7 +344,7 @@ class GeneratedTables:
         self._read[path] = sha256_file(path)  # before reading, so that a version saved in the meantime is noticed
         # in away.csv, two successive photos may have the same path; labels.csv contains guesses
         if path.name not in (AWAY, LABELS):
-            read_label_csv(path, empty_ok=True, tell=current_progress().message)
+            read_label_csv(path, empty_ok=True, show_message=current_progress().message)
         return [TableLabel(*row) for row in read_file_labels(path)]
 
     def is_edited_by_user(self, name: str) -> bool:
@@ -352,8 +352,8 @@ class GeneratedTables:
         read = self._read.get(self.folder / name)
         return read is not None and read != self._written.get(name)
 
-    def can_replace(self, path: Path) -> bool:
-        """Return whether a table may be replaced; an edited table that ``start`` does not read is renamed first."""
+    def prepare_to_replace(self, path: Path) -> bool:
+        """Return whether a table may be replaced, after renaming it if it was edited but is not read by ``start``."""
         now = sha256_file(path) if path.is_file() else None
         if now in (None, self._read.get(path)):
             return True
@@ -370,10 +370,10 @@ class GeneratedTables:
 
     def replace(self, path: Path, made: Path) -> bool:
         """Replace a table with a finished file, unless it has changed since it was read; return whether it was."""
-        if not self.can_replace(path):
+        if not self.prepare_to_replace(path):
             made.unlink()
             return False
-        install(made, path, replace=True)
+        move_into_place(made, path, replace=True)
         self._written[path.name] = sha256_file(path)
         self._save()
         return True
@@ -385,7 +385,7 @@ class GeneratedTables:
             DatasetError: the table has changed since it was read.
         """
         path = self.folder / name
-        if not self.can_replace(path):
+        if not self.prepare_to_replace(path):
             problem = "was changed during this run"
             raise DatasetError(str(path), problem, "Run the command again to read the new version.")
         self._read[path] = self._written[name] = commit_bytes(path, csv_bytes(columns, rows))
@@ -394,7 +394,7 @@ class GeneratedTables:
     def remove(self, *names: str) -> None:
         """Remove tables written by ``start``, except those that have changed since they were read."""
         for name in names:
-            if not name.endswith(".csv") or self.can_replace(self.folder / name):
+            if not name.endswith(".csv") or self.prepare_to_replace(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
 
 
@@ -442,7 +442,7 @@ def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[Embeddin
     return found
 
 
-def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
+def count_moved_images(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
     """Count the rows whose image files are now at a path that the store does not list."""
     wanted, old = {store.sha256[row].tobytes().hex() for row in rows}, set(store.sample_ids)
     found = _find_moved_files(wanted, _Files(dataset, {}), [store])

@@ -1,7 +1,7 @@
 """The command ``label``: read labels from a file or the browser; for output of ``start``, also update its tables."""
 
 from labelkit.commands.common.results import SimpleResult
-from labelkit.pipelines.start.browser import read_start_call, start_in_browser
+from labelkit.pipelines.start.browser import read_start_options, start_in_browser
 from labelkit.pipelines.start.run import start
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
@@ -19,5 +19,5 @@ def label(config: LabelConfig) -> SimpleResult:
         ConfigError: files would be overwritten.
         BusyError: another server or run of ``start`` is using the folder.
     """
-    call = read_start_call(config)
+    call = read_start_options(config)
     return label_images(config) if call is None else start_in_browser(call, start, config)

@@ -81,16 +81,16 @@ class Record(BaseModel):
             return None
         return dict(step["values"])
 
-    def note(
+    def record_step(
         self, name: str, command: str, inputs: Mapping[str, object], files: Sequence[Path], values: Mapping[str, Any]
     ) -> None:
-        """Record a finished step and save the record: its name, command line, inputs, outputs and reported values."""
+        """Record a finished step (its command line, inputs, outputs and reported values), and save the record."""
         made = [file.relative_to(self.path.parent).as_posix() for file in files]
         self.steps[name] = {"command": command, "inputs": json_digest(inputs), "files": made, "values": dict(values)}
         self.write()
 
-    def note_suggested(self, values: Mapping[str, Any]) -> None:
-        """Move the photos in the reported values of ``suggest`` to the end of ``suggested``."""
+    def record_suggested_photos(self, values: Mapping[str, Any]) -> None:
+        """Add the photos in the reported values of ``suggest`` to ``suggested``, at its end."""
         new = [escape_path(image["path"]) for image in values.get("images", [])]
         self.suggested = [*(path for path in self.suggested if path not in set(new)), *new]
 
@@ -111,7 +111,7 @@ class Record(BaseModel):
         commit_json(self.path, self.model_dump())
 
 
-def given_labels(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
+def labels_of_last_round(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return the user's labels, by path, on which the last finished round was based."""
     entry = find_last_finished_round(rounds, folder, "answer", "groups")
     if entry is None:

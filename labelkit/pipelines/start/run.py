@@ -30,9 +30,9 @@ from labelkit.data.registry import load_dataset
 from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.files import missing_path_remedy
 from labelkit.models.weights.published import find_recorded_weights
-from labelkit.options.base import StageConfig, command_words, flag
+from labelkit.options.base import BaseConfig, command_words, flag
 from labelkit.options.embed import EmbedConfig
-from labelkit.pipelines.start.background import in_background
+from labelkit.pipelines.start.background import run_in_background
 from labelkit.pipelines.start.browser import read_browser_labels, record_browser_round, start_in_browser
 from labelkit.pipelines.start.given import (
     CHECK,
@@ -45,12 +45,17 @@ from labelkit.pipelines.start.given import (
     SKIPPED,
     GeneratedTables,
     collect_labels,
-    count_moved,
+    count_moved_images,
     skipped_photos,
     write_labels,
 )
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record, find_last_finished_round, given_labels, remove_confirmed_labels
+from labelkit.pipelines.start.record import (
+    Record,
+    find_last_finished_round,
+    labels_of_last_round,
+    remove_confirmed_labels,
+)
 from labelkit.pipelines.start.summary import REPORT, corrected_labels, write_summary
 from labelkit.progress import Progress, current_progress, use_progress
 from labelkit.store.commit import json_digest, translate_os_errors
@@ -116,8 +121,8 @@ class _Round:
         return self.folder / str(self.record["store"])
 
     @property
-    def given(self) -> Path | None:
-        """Path of the CSV with the given labels; ``None`` if there are no labels."""
+    def labels_csv(self) -> Path | None:
+        """Path of the CSV with the labels of a round; ``None`` if there are no labels."""
         return self.folder / GIVEN if self.labels else None
 
 
@@ -182,7 +187,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         left=record.left,
         checked={one["path"]: one["label"] for one in checked},
         corrected=corrected,
-        given_before=lambda: given_labels(folder, record.rounds),
+        given_before=lambda: labels_of_last_round(folder, record.rounds),
         browser=browser,
         is_same=is_same,
     )
@@ -207,7 +212,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _choose_round(config, record, folder, listing, labels, len(dataset), alone=alone)
-    record.note_suggested(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
+    record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
     this.record["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
@@ -267,11 +272,11 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if this.previous is not None:
         progress.message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
     steps = _build_steps(config, this)
-    apart: dict[str, StageConfig] = {}
+    apart: dict[str, BaseConfig] = {}
     if len(dataset) >= _MIN_FOR_PROCESS:
         waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
         apart = {name: _write_beside(steps[name]) for name in waiting}
-    with in_background(_run, apart) as running:
+    with run_in_background(_run, apart) as running:
         told |= {
             name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
         }
@@ -280,7 +285,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.remove(*files)
     old = [folder / name for name in _existing_stores(record, folder) if name != this.store.name]
     result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
-    record.note_suggested(told.get("suggest", {}))
+    record.record_suggested_photos(told.get("suggest", {}))
     record.write()
     return result
 
@@ -315,7 +320,7 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
 
 
 def _plan(
-    dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, StageConfig]
+    dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, BaseConfig]
 ) -> SimpleResult:
     commands = {name: command_line(step) for name, step in steps.items()}
     rows: list[list[Cell]] = [[number, name, command] for number, (name, command) in enumerate(commands.items(), 1)]
@@ -353,7 +358,7 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
     elsewhere = [row for row, name in enumerate(store.sample_ids) if name not in there]
     left = store.n - len(elsewhere)
     if 2 * left < store.n:
-        left += count_moved(dataset, store, elsewhere)
+        left += count_moved_images(dataset, store, elsewhere)
     if 2 * left < store.n and not config.other_photos:
         problem = f"{folder} was created from {store.n} photos, of which {config.photos} contains only {left}"
         remedy = "Keep the earlier photos in the folder, pass a different --out, or pass --other-photos to drop them."
@@ -453,12 +458,12 @@ def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, P
     return "auto", None
 
 
-def _build_steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
+def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
     groups, answer = str(this.record["groups"]), this.record["answer"]
-    folder, given = this.folder, this.given
+    folder, given = this.folder, this.labels_csv
     shared: dict[str, Any] = {"seed": config.seed}
     backbone, described = _choose_network(config, this.described)
-    steps: dict[str, StageConfig] = {
+    steps: dict[str, BaseConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
             **config.listing(),
@@ -540,7 +545,7 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     return steps
 
 
-def command_line(config: StageConfig) -> str:
+def command_line(config: BaseConfig) -> str:
     """Return the shell command that runs a step of ``start``, with only the options that differ from their defaults."""
     return shlex.join(("labelkit", *command_words(config)))
 
@@ -555,17 +560,17 @@ def _step_inputs(this: _Round, name: str) -> dict[str, object]:
     return {"round": this.record["inputs"], **({"left": mine} if any(mine) else {})}
 
 
-def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any] | None:
+def _done(record: Record, this: _Round, name: str, config: BaseConfig) -> dict[str, Any] | None:
     return record.read_finished_values(*_step_key(this, name, config), _step_inputs(this, name))
 
 
-def _write_beside(config: StageConfig) -> StageConfig:
+def _write_beside(config: BaseConfig) -> BaseConfig:
     """Let a step write its table next to the existing table, which the user may edit while the step runs."""
     out = Path(getattr(config, "out", ""))
     return config.model_copy(update={"out": out.with_name(f".{out.name}")}) if out.suffix == ".csv" else config
 
 
-def _step_key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
+def _step_key(this: _Round, name: str, config: BaseConfig) -> tuple[str, str]:
     """Return the name and command under which a step is recorded, independent of the folder's location.
 
     For embed, it does not matter from which store embeddings were copied. The report page contains links to the photos.
@@ -582,7 +587,7 @@ def _do_step(
     record: Record,
     this: _Round,
     name: str,
-    config: StageConfig,
+    config: BaseConfig,
     tables: GeneratedTables,
     running: Mapping[str, Callable[[], SimpleResult]],
 ) -> dict[str, Any]:
@@ -607,13 +612,13 @@ def _do_step(
             return values
     if name != "report":
         record.steps.pop("report", None)  # the page shows the results of this step
-    record.note(*_step_key(this, name, config), _step_inputs(this, name), files, values)
+    record.record_step(*_step_key(this, name, config), _step_inputs(this, name), files, values)
     took = "done in the background" if name in running else f"{time.monotonic() - started:.0f} s"
     progress.message(f"{name}: {took}")
     return values
 
 
-def _run(config: StageConfig) -> SimpleResult:
+def _run(config: BaseConfig) -> SimpleResult:
     """Run the command of a step; remedies that mention options that ``start`` lacks are removed from errors."""
     try:
         result, fault = all_commands()[config.command].run(config)
@@ -631,7 +636,7 @@ def _run(config: StageConfig) -> SimpleResult:
     return result
 
 
-def _estimate_time(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
+def _estimate_time(config: BaseConfig, this: _Round, dataset: ImageDataset) -> float | None:
     """Estimate the minutes to embed the remaining photos by timing a few of them; ``None`` if there are only a few."""
     assert isinstance(config, EmbedConfig)
     there = set() if this.described is None else set(open_store(this.described).sample_ids)

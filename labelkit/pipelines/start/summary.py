@@ -14,7 +14,7 @@ from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import class_name, read_paths_and_labels
 from labelkit.errors import StoreError
 from labelkit.files import sha256_file
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 from labelkit.pipelines.start.given import GIVEN, LABELS, NEXT, GeneratedTables, TableLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.progress import current_progress
@@ -50,10 +50,10 @@ _MIN_OF_A_CLASS = 3
 def write_summary(
     config: StartConfig,
     path: Path,
-    old: Sequence[Path],
-    this: Mapping[str, Any],
-    told: Mapping[str, Mapping[str, Any]],
-    last: tuple[Path, str] | None,
+    old_stores: Sequence[Path],
+    this_round: Mapping[str, Any],
+    step_values: Mapping[str, Mapping[str, Any]],
+    last_predictions: tuple[Path, str] | None,
     tables: GeneratedTables,
 ) -> SimpleResult:
     """Write ``labels.csv`` and ``changed.csv``, and return the summary that ``start`` prints.
@@ -61,48 +61,50 @@ def write_summary(
     Args:
         config: options of the command.
         path: the store.
-        old: remaining stores of earlier runs.
-        this: entry of the round in ``start.json``.
-        told: values reported by each step, by name.
-        last: store and predictions of the last run that had any; ``None``: none, or this run has none.
+        old_stores: remaining stores of earlier runs.
+        this_round: entry of the round in ``start.json``.
+        step_values: values reported by each step, by name.
+        last_predictions: store and predictions of the last run that had any; ``None``: none, or this run has none.
         tables: tables written by ``start``.
     """
     folder = tables.folder
     made = (folder / LABELS, folder / NEXT, folder / REPORT)
     store = open_store(path)
-    result = read_result(store, str(this["answer"] or this["groups"]))
+    result = read_result(store, str(this_round["answer"] or this_round["groups"]))
     found = read_stored_predictions(result)
     rows = _rows(store, found)
     tables.write(LABELS, COLUMNS, rows)
-    changed, since = (None, None) if last is None else _compare_with_earlier_result(store, rows, *last)
+    changed, since = (
+        (None, None) if last_predictions is None else _compare_with_earlier_result(store, rows, *last_predictions)
+    )
     if changed is None:
         tables.remove(CHANGED)
     else:
         tables.write(CHANGED, CHANGED_COLUMNS, changed)
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
-    answered, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
+    answered, guesses = found.expected_correct(("known", "new")), found.expected_correct(("unsure",))
     right = None if answered is None or guesses is None else (answered, guesses)
-    found_table = _found_table(told, rows, counts, right, [name for name, _ in store.skipped])
-    sentences = [_classes_sentence(config, told["groups"], rows, this.get("suggestions"))]
+    found_table = _found_table(step_values, rows, counts, right, [name for name, _ in store.skipped])
+    sentences = [_classes_sentence(config, step_values["groups"], rows, this_round.get("suggestions"))]
     if since is not None:
         sentences.append(_since_sentence(since, folder / CHANGED))
         sentences += _fewer_sentence(since, len(rows), None if right is None else counts["given"] + sum(right))
-    sentences += [*_unused_sentence(rows), *_next_sentences(told, counts, made)]
+    sentences += [*_unused_sentence(rows), *_next_sentences(step_values, counts, made)]
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: skipped, {reason}")
     values: dict[str, object] = {
         "out": folder,
         "store": path,
-        "old_stores": list(old),
+        "old_stores": list(old_stores),
         "labels": made[0],
         "result": result.name,
         "photos": len(rows),
         "classes": len({row[1] for row in rows}),
         "counts": counts,
-        "copies": told["duplicates"]["spare_images"],
-        "odd": told["odd"]["odd_images"],
+        "copies": step_values["duplicates"]["spare_images"],
+        "odd": step_values["odd"]["odd_images"],
         "since": since,
-        "described_now": 0 if told["embed"]["already_done"] else len(rows) - told["embed"]["reused"],
+        "described_now": 0 if step_values["embed"]["already_done"] else len(rows) - step_values["embed"]["reused"],
         "skipped": [{"path": name, "reason": reason} for name, reason in store.skipped],
         "sentences": sentences,
     }
@@ -178,8 +180,10 @@ def _compare_with_earlier_result(
     except StoreError as error:
         current_progress().warning(f"cannot show changes since the last run: {error}")
         return None, None
-    changed, counts = compare_answers(store, [row[1:4] for row in rows], store_then, [row[1:4] for row in rows_then])
-    expected = found_then.expected_right(("given", *_ANSWERED, "unsure"))
+    changed, counts = compare_predictions(
+        store, [row[1:4] for row in rows], store_then, [row[1:4] for row in rows_then]
+    )
+    expected = found_then.expected_correct(("given", *_ANSWERED, "unsure"))
     return (changed, {**counts, "expected_right_then": expected}) if counts["photos"] else (None, None)
 
 
@@ -214,7 +218,7 @@ def _found_table(
         lines.append(["likely of a new class", novel["in_new_groups"], where])
     lines.append(["to check", *_count_images_to_check(told, len(rows))])
     if skipped:
-        lines.append(["skipped", len(skipped), f"unreadable: {first_few(skipped, _SHOWN)}"])
+        lines.append(["skipped", len(skipped), f"unreadable: {join_first_few(skipped, _SHOWN)}"])
     total = "" if right is None else f", about {counts['given'] + sum(right)} of them labeled correctly"
     if total and _found_no_class(told["groups"]) and not _allowed_photos(told["groups"], rows):
         total += ", if you have labeled photos of every class"
@@ -375,11 +379,11 @@ def _allowed_photos(groups: Mapping[str, Any], rows: Sequence[tuple[str, ...]]) 
     return round(share * sum(row[2] != "given" for row in rows)) if share > _FEW_OTHERS else 0
 
 
-def compare_answers(
+def compare_predictions(
     store: EmbeddingStore,
-    answers: Sequence[tuple[str, ...]],
-    store_then: EmbeddingStore,
-    answers_then: Sequence[tuple[str, ...]],
+    predictions: Sequence[tuple[str, ...]],
+    earlier_store: EmbeddingStore,
+    earlier_predictions: Sequence[tuple[str, ...]],
 ) -> tuple[list[tuple[str, ...]], dict[str, int]]:
     """Compare label, kind and confidence of each photo now and in an earlier store, for photos with identical files.
 
@@ -389,13 +393,16 @@ def compare_answers(
         longer unsure (``now_answered``), that have become unsure (``now_unsure``), that have been ``labeled`` since
         with a class that had labels then, and how many of these had been ``guessed_right``.
     """
-    digests_then = [digest.tobytes() for digest in store_then.sha256]
+    digests_then = [digest.tobytes() for digest in earlier_store.sha256]
     # among copies, prefer the one with the same path, then the first
-    then = {(digest, ""): answer for digest, answer in zip(reversed(digests_then), reversed(answers_then), strict=True)}
-    then |= dict(zip(zip(digests_then, store_then.sample_ids, strict=True), answers_then, strict=True))
-    labeled_then = {label for label, kind, _ in answers_then if kind == "given"}
+    then = {
+        (digest, ""): answer
+        for digest, answer in zip(reversed(digests_then), reversed(earlier_predictions), strict=True)
+    }
+    then |= dict(zip(zip(digests_then, earlier_store.sample_ids, strict=True), earlier_predictions, strict=True))
+    labeled_then = {label for label, kind, _ in earlier_predictions if kind == "given"}
     both = []
-    for digest, name, now in zip(store.sha256, store.sample_ids, answers, strict=True):
+    for digest, name, now in zip(store.sha256, store.sample_ids, predictions, strict=True):
         before = then.get((digest.tobytes(), name)) or then.get((digest.tobytes(), ""))
         if before is not None:
             both.append((name, before, now))

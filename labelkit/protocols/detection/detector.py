@@ -219,7 +219,7 @@ class ClassAgnosticPredictor(nn.Module):
         return self.classes(features), self.boxes(features)
 
 
-def stage_loss(logits: Tensor, offsets: Tensor, labels: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+def stage_losses(logits: Tensor, offsets: Tensor, labels: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     r"""Compute the losses of one stage: cross-entropy for the classes and smooth L1 loss for the box offsets.
 
     .. math:: L_{box} = \frac{1}{m} \sum_{i: y_i > 0} \sum_{k=1}^4 s(o_{ik} - w_{ik}),
@@ -231,14 +231,14 @@ def stage_loss(logits: Tensor, offsets: Tensor, labels: Tensor, wanted: Tensor) 
         - logits: ``(m, c)`` float; class 0 is the background.
         - offsets: ``(m, 4)`` float.
         - labels: ``(m,)`` int64 in ``[0, c)``.
-        - wanted: ``(m, 4)`` float, no gradient.
+        - targets: ``(m, 4)`` float, no gradient.
         - returns: two ``()`` float tensors.
 
     Source:
         Cascade R-CNN, Eq. 2 and 5, with the averages of torchvision's ``fastrcnn_loss``.
     """
     found = labels > 0
-    distance = F.smooth_l1_loss(offsets[found], wanted[found], beta=_BETA, reduction="sum")
+    distance = F.smooth_l1_loss(offsets[found], targets[found], beta=_BETA, reduction="sum")
     return F.cross_entropy(logits, labels), distance / max(1, len(labels))
 
 
@@ -277,7 +277,7 @@ class CascadeRoIHeads(nn.Module):
             # the sampler appends the ground-truth boxes to its argument
             proposals, matched, labels, wanted = stage.select_training_samples(list(proposals), targets)
             logits, offsets = _predict(stage, features, proposals, image_shapes)
-            classes, boxes = stage_loss(logits, offsets, torch.cat(labels), torch.cat(wanted))
+            classes, boxes = stage_losses(logits, offsets, torch.cat(labels), torch.cat(wanted))
             losses[f"stage{number}_classes"], losses[f"stage{number}_boxes"] = weight * classes, weight * boxes
             if stage.has_mask():
                 found = [torch.where(own > 0)[0] for own in labels]

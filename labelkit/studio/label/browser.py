@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import squared_norms
-from labelkit.commands.common.label_files import skipped_rows
+from labelkit.commands.common.label_files import rows_listed_in_csv
 from labelkit.commands.common.labels import UsableLabels
-from labelkit.errors import output_exists
+from labelkit.errors import output_exists_error
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
@@ -125,7 +125,7 @@ class BrowsedStore:
         if len(rows) < 2:
             return [rows.tolist()]
         tree = build_hierarchy(self.images.features[rows], generator=np.random.default_rng(0))
-        if tree.most < 2:  # thousands of identical images
+        if tree.max_groups < 2:  # thousands of identical images
             return [rows.tolist()]
         ids, _ = tree.cut(2)
         found = [rows[ids == part].tolist() for part in np.unique(ids)]
@@ -156,7 +156,7 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
         current_progress().warning(f"{store.path}: {note}; the page shows no images")
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places, _ = compute_map_positions(images.features, "pca", 0)
-    return BrowsedStore(store, images, grouping, pictures, places, skipped_rows(config.skip, store))
+    return BrowsedStore(store, images, grouping, pictures, places, rows_listed_in_csv(config.skip, store))
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
@@ -174,7 +174,7 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     name = config.result or (None if begins else newest_session(store))
     if name is not None and name in there and not config.overwrite:
         if begins:
-            raise output_exists(name, "--result", instead="neither --labels nor --from to continue it")
+            raise output_exists_error(name, "--result", instead="neither --labels nor --from to continue it")
         session = restore_session(store, read_result(store, name))
         current_progress().message(f"resuming {name}: {len(session.log)} actions so far")
         return session

@@ -16,7 +16,7 @@ from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.data.path_rule import escape_path
-from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
+from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists_error
 from labelkit.options.shared import find_newest_store
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -30,7 +30,7 @@ from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import Labels, add_labels, add_predictions, drop_unused_classes, initial_labels
 from labelkit.studio.label.session import Session, restore_session
-from labelkit.studio.label.sets import check_set, write_set
+from labelkit.studio.label.sets import check_label_set, write_label_set
 from labelkit.studio.report.images import choose_images
 
 
@@ -47,7 +47,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
     """
     if config.serve:
         return serve_labels(config)
-    check_set(config)
+    check_label_set(config)
     warn_of_newer_store(config.index)
     store = open_store(config.index)
     split_rows(store, config.split)  # rejects an unknown split before anything is written
@@ -81,7 +81,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
         made.append(config.csv)
         values["csv"] = config.csv
     if config.export is not None and config.out is not None:
-        count = write_set(config, store, final)
+        count = write_label_set(config, store, final)
         values |= {"export": config.export, "out": config.out, "exported": count}
         made.append(config.out)
         tables.append(Table("label set", ["format", "images", "path"], [[config.export, count, config.out]]))
@@ -108,7 +108,7 @@ def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels,
     except OutputExistsError as error:
         if config.labels is None and name in list_results(store):
             replaceable = name not in store.packed_results
-            raise output_exists(
+            raise output_exists_error(
                 error.where, "--result", instead=f"--labels {name} to add to it", replaceable=replaceable
             ) from error
         raise

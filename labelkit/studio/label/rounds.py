@@ -15,7 +15,7 @@ from labelkit.data.datasets import natural_key
 from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
-from labelkit.formatting import first_few
+from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, newest_name, read_result
@@ -149,7 +149,7 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
         labels[row], rounds[row] = new, base.round + 1
     if conflicts and config.conflicts == "error":
         pairs = (f"{one['path']}: {one['old']!r}, but {one['new']!r} here" for one in conflicts)
-        shown = first_few(pairs, _SHOWN, "\n  ")
+        shown = join_first_few(pairs, _SHOWN, "\n  ")
         problem = f"{len(conflicts)} images already have another label\n  {shown}\n"
         remedy = "Pass --conflicts new to use the new labels, or --conflicts old to keep the old labels."
         raise DatasetError(str(path), problem, remedy)

@@ -86,7 +86,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-class Guard:
+class RequestGuard:
     """ASGI middleware that rejects requests unless they come from a page of this server.
 
     Args:
@@ -186,11 +186,11 @@ class LabelServer:
                 Route("/api/session", self.data),
                 Route("/api/changes", self.changes),
                 Route("/api/suggested", self.suggested),
-                Route("/api/act", self.act, methods=["POST"]),
+                Route("/api/act", self.commit_action, methods=["POST"]),
                 Route("/api/undo", self.undo, methods=["POST"]),
                 Route("/api/ask", self.ask, methods=["POST"]),
                 Route("/api/thumbnails/{row:int}", self.thumbnail),
-                Route("/api/images/{row:int}", self.large),
+                Route("/api/images/{row:int}", self.large_image),
                 Route("/api/like/{row:int}", self.similar_images),
                 Route("/api/parts/{group:int}", self.split_group),
             ],
@@ -224,10 +224,12 @@ class LabelServer:
             return _refuse(400, "since must be a round number")
         return self._told(int(since))
 
-    async def act(self, request: Request) -> Response:
+    async def commit_action(self, request: Request) -> Response:
         """Commit the labeling action in the request."""
-        act, keys = self.session.act, ("kind", "steps")
-        return await self._do(request, keys, lambda told, who: act(_text(told["kind"], "kind"), told["steps"], **who))
+        commit, keys = self.session.commit_action, ("kind", "steps")
+        return await self._do(
+            request, keys, lambda told, who: commit(_text(told["kind"], "kind"), told["steps"], **who)
+        )
 
     async def undo(self, request: Request) -> Response:
         """Undo the labeling action with the round number in the request."""
@@ -263,7 +265,7 @@ class LabelServer:
         """Return the thumbnail of an image."""
         return self._of_row(request, self._thumbnail)
 
-    def large(self, request: Request) -> Response:
+    def large_image(self, request: Request) -> Response:
         """Return an image in large size."""
         return self._of_row(request, lambda row: self.browsed.picture(row, LARGE))
 
@@ -381,7 +383,7 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool) -> None:
     progress.message(f"every action is immediately saved in {server.session.name}; press Ctrl-C to stop the server")
     if opened:
         webbrowser.open(link)
-    running = _Server(uvicorn.Config(Guard(server.app(), host, port, token), **SETTINGS))
+    running = _Server(uvicorn.Config(RequestGuard(server.app(), host, port, token), **SETTINGS))
     running.run(sockets=[listening])
     if running.ended_by not in (None, signal.SIGINT):
         raise Interrupted(running.ended_by)

@@ -125,7 +125,7 @@ class Session:
         with self._lock:
             return [done for done in self.log if done.round > number]
 
-    def act(self, kind: str, raw: object, *, by: str, client: str, seen: int) -> CommittedAction:
+    def commit_action(self, kind: str, raw: object, *, by: str, client: str, seen: int) -> CommittedAction:
         """Validate a labeling action received as JSON, apply it, and commit it.
 
         Args:
@@ -147,7 +147,7 @@ class Session:
     def plan_and_commit(
         self, kind: str, plan: Callable[[LabelingState], list[Step]], *, by: str, client: str
     ) -> CommittedAction | None:
-        """Plan a labeling action from the current state, and commit it like ``act``; ``None`` if the plan is empty."""
+        """Plan a labeling action from the current state, and commit it; ``None`` if the plan is empty."""
         with self._lock:
             steps = tuple(plan(self.work))
             return self._commit(kind, steps, by=by, client=client, seen=self.round) if steps else None
@@ -158,7 +158,7 @@ class Session:
             return deepcopy(self.work), list(self.log), self.round
 
     def undo(self, number: int, *, by: str, client: str, seen: int) -> CommittedAction:
-        """Undo a labeling action that has not been undone, and commit the undo as a new action, like ``act``."""
+        """Undo a labeling action that has not been undone, and commit the undo as a new action."""
         with self._lock:
             found = next((done for done in self.log if done.round == number), None)
             if found is None or not found.back or any(done.undoes == number for done in self.log):

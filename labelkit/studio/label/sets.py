@@ -26,8 +26,8 @@ from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import find_labels_result
 from labelkit.commands.common.outputs import check_output
 from labelkit.data.decode import BadImageError, read_image_file
-from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
-from labelkit.formatting import first_few
+from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists_error
+from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name, translate_os_errors
 from labelkit.store.csv_table import csv_text
@@ -63,7 +63,7 @@ class _Set:
         return [None if label < 0 else self.class_names[label] for label in self.labels.tolist()]
 
 
-def check_set(config: LabelConfig) -> None:
+def check_label_set(config: LabelConfig) -> None:
     """Check in advance that a label set can be written to ``out``.
 
     Raises:
@@ -81,12 +81,14 @@ def check_set(config: LabelConfig) -> None:
     if config.export in SET_FILES:
         check_output(config, out, {"atlas": "export", "coco": "json"}[config.export])
     elif out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise output_exists(out, replaceable=False, note="A folder is never replaced: it may contain other files.")
+        raise output_exists_error(
+            out, replaceable=False, note="A folder is never replaced: it may contain other files."
+        )
     elif not out.absolute().parent.is_dir():
         raise ConfigError("--out", f"the parent folder of {out} does not exist", "Create this folder first.")
 
 
-def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
+def write_label_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
     """Write images and labels atomically in another program's format, and return the number of images.
 
     Raises:
@@ -233,7 +235,7 @@ def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, p
             else:
                 place.write_bytes(content)
     if bad:
-        problem = f"{len(bad)} of {len(places)} images cannot be exported: {first_few(bad, _SHOWN, '; ')}"
+        problem = f"{len(bad)} of {len(places)} images cannot be exported: {join_first_few(bad, _SHOWN, '; ')}"
         raise DatasetError(str(root), problem, "Embed these images again, or pass --dataset (and --data-root).")
 
 

@@ -19,7 +19,7 @@ from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.studio.report.findings import Finding, find_neighbors, read_findings, read_suggested
+from labelkit.studio.report.findings import FindingsSection, find_neighbors, read_findings, read_suggested
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, compute_map_positions, escape_for_page
 from labelkit.studio.report.options import ReportConfig
@@ -159,7 +159,7 @@ def _thumbnails(
     return made
 
 
-def _order(images: ShownImages, grouping: Grouping | None, findings: tuple[Finding, ...]) -> list[int]:
+def _order(images: ShownImages, grouping: Grouping | None, findings: tuple[FindingsSection, ...]) -> list[int]:
     """Return all images, most important first: the most typical of each group, those in lists, then the others."""
     groups = () if grouping is None else grouping.groups
     listed = chain(

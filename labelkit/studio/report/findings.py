@@ -26,7 +26,7 @@ Line = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Finding:
+class FindingsSection:
     """Findings of one ``labelkit find`` command, shown as a section of the page.
 
     Attributes:
@@ -54,7 +54,7 @@ class Finding:
 
 
 _FINDINGS = (
-    Finding(
+    FindingsSection(
         "labels",
         "Labels to check",
         "",
@@ -64,7 +64,7 @@ _FINDINGS = (
         "per class, most of these labels are still correct. The most doubtful labels come first, each with the nearest "
         "image of its own class and of the other class.",
     ),
-    Finding(
+    FindingsSection(
         "novel",
         "Least like the labeled images",
         "",
@@ -73,7 +73,7 @@ _FINDINGS = (
         "Each is shown next to its nearest labeled image. If there are unlabeled classes, most of their images are "
         "among these.",
     ),
-    Finding(
+    FindingsSection(
         "outliers",
         "Outliers",
         "outliers",
@@ -81,7 +81,7 @@ _FINDINGS = (
         "labelkit find odd",
         "Blank, dark, bright, blurred, tiny, of an unusual shape, or unlike all others.",
     ),
-    Finding(
+    FindingsSection(
         "copies",
         "Near-duplicates",
         "redundant copies",
@@ -124,7 +124,7 @@ def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
     return cards, spare
 
 
-def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImages) -> tuple[Finding, ...]:
+def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImages) -> tuple[FindingsSection, ...]:
     """Read the tables of ``labelkit find`` in a folder; a missing table results in a finding without a count.
 
     Raises:
@@ -155,7 +155,7 @@ def _places(store: EmbeddingStore, images: ShownImages) -> dict[str, int]:
     return {escape_path(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
 
 
-def _read(folder: Path | None, found: Finding, places: Mapping[str, int]) -> Finding:
+def _read(folder: Path | None, found: FindingsSection, places: Mapping[str, int]) -> FindingsSection:
     if folder is None or not (folder / found.table).is_file():
         return found
     lines = _lines(folder / found.table, found.command)

@@ -220,8 +220,8 @@ def _summarize_decisions(result: Result) -> dict[str, Any] | None:
     found = read_stored_predictions(result)
     return {
         **{kind: found.kinds.count(kind) for kind in ("known", "new", "unsure")},
-        "right": found.expected_right(("known", "new")),
-        "guesses": found.expected_right(("unsure",)),
+        "right": found.expected_correct(("known", "new")),
+        "guesses": found.expected_correct(("unsure",)),
         "limit": float(str(result.params.get("min_confidence", 0))),
     }
 

@@ -92,7 +92,7 @@ class Pictures:
             return "not in the dataset"
         row = int(self.rows[image]) if self.rows[image] >= 0 else None
         digest, channels = self.sha256[image], self.source.in_channels
-        pixels = read_embedded_image(self.source, row, digest, channels, least_side=_SHARPNESS * side)
+        pixels = read_embedded_image(self.source, row, digest, channels, min_side=_SHARPNESS * side)
         if isinstance(pixels, str):
             return pixels
         picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")

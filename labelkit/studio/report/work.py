@@ -84,18 +84,19 @@ def list_suggested_images(
     store: EmbeddingStore,
     images: ShownImages,
     grouping: Grouping | None,
-    given: UsableLabels,
+    usable_labels: UsableLabels,
     seed: int,
     skipped: Set[int] = frozenset(),
 ) -> tuple[tuple[int, str], ...]:
     """Return (image, reason) for each image to label next, most useful first; empty if every image has a label.
 
-    ``given`` are the labels of the images of the page; rows in ``skipped`` are suggested only if no others remain.
+    ``usable_labels`` are the labels of the images of the page; rows in ``skipped`` are suggested only if no others
+    remain.
     """
     result = None if grouping is None or len(grouping.groups) < 2 else grouping.result.name
     config = SuggestConfig(index=store.path, result=result, out=Path("next.csv"), num_images=SUGGESTED, seed=seed)
     try:
-        chosen = choose_rows_to_label(config, store, images.rows, given, skipped)
+        chosen = choose_rows_to_label(config, store, images.rows, usable_labels, skipped)
     except DatasetError:  # every image has a label
         return ()
     found = zip(chosen.places, chosen.reasons, strict=True)

@@ -9,7 +9,7 @@ from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.models.inference import InferenceNetwork
 from labelkit.training.inputs import HeldOutImages
-from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
+from labelkit.training.method import Method, Monitor, PassSettings, ScoreTable, TrainState
 
 
 class ClassificationMonitor(Monitor):
@@ -35,7 +35,7 @@ class ClassificationMonitor(Monitor):
         columns = np.array([self._column.get(int(label), -1) for label in labels[rows]], dtype=np.int64)
 
         def judge(network: InferenceNetwork) -> dict[str, float]:
-            named = state.embed(lambda images: network.classify(network.embed(images)), rows, FullPass(bank=bank))
+            named = state.embed(lambda images: network.classify(network.embed(images)), rows, PassSettings(bank=bank))
             scores = named.numpy()
             possible = (columns >= 0) & (columns < scores.shape[1])
             share = float(possible.mean())

@@ -13,7 +13,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.formatting import percent
 from labelkit.metrics.clustering import cluster_accuracy
-from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
+from labelkit.training.method import Method, Monitor, PassSettings, ScoreTable, TrainState
 
 #: Function that returns the views of teacher and student for an epoch of the run.
 PairOfViews: TypeAlias = Callable[[int], tuple[ViewSpec, ViewSpec]]
@@ -81,7 +81,7 @@ class ClusteringMonitor(_CategoryMonitor):
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Cluster all images on the main process, and score the unlabeled ones whose class is known."""
         features = torch.nn.functional.normalize(
-            state.embed(method.network.embed, self._rows, FullPass(by_network=True)), dim=1
+            state.embed(method.network.embed, self._rows, PassSettings(by_network=True)), dim=1
         ).numpy()
         labeled = self._labels >= 0
         found = torch.zeros(int((~labeled).sum()), dtype=torch.int64)
@@ -156,7 +156,7 @@ class DiscoveryMonitor(_CategoryMonitor):
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Classify the unlabeled images and score those whose class is known."""
-        pseudo_labels, unit = self._classify(method, state, FullPass(by_network=True))
+        pseudo_labels, unit = self._classify(method, state, PassSettings(by_network=True))
         shares = np.bincount(pseudo_labels, minlength=method.network.num_outputs) / max(1, len(pseudo_labels))
         seen = shares[shares > 0]
         metrics = {
@@ -174,7 +174,7 @@ class DiscoveryMonitor(_CategoryMonitor):
         )
 
     def _classify(
-        self, method: Method[Any], state: TrainState, how: FullPass
+        self, method: Method[Any], state: TrainState, how: PassSettings
     ) -> tuple[NDArray[np.int64], torch.Tensor]:
         """Return the class of each row, (m,) int64, and its normalized features (m, d)."""
 
@@ -198,7 +198,7 @@ class DiscoveryMonitor(_CategoryMonitor):
         metrics: dict[str, float] = {}
         seen = []
         for draw, (name, view) in enumerate(zip(("teacher", "student"), views, strict=True)):
-            pseudo_labels, unit = self._classify(method, state, FullPass(view=view, draw=draw, by_network=True))
+            pseudo_labels, unit = self._classify(method, state, PassSettings(view=view, draw=draw, by_network=True))
             found = accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
             metrics |= {f"{name}_{key}": value for key, value in found.items() if key.endswith("_accuracy")}
             seen.append((pseudo_labels, unit))

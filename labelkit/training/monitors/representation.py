@@ -12,7 +12,7 @@ from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import majority_accuracy
 from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
+from labelkit.training.method import Method, Monitor, PassSettings, ScoreTable, TrainState
 
 MAX_TABLE = 50_000_000
 
@@ -42,8 +42,8 @@ class RepresentationMonitor(Monitor):
         metrics = group_scores(method, known, classes)
         if held_out is None or not len(known) or not len(held_out.known):
             return metrics
-        gallery = state.embed(method.main_network().embed, known, FullPass(by_network=True)).numpy()
-        queries = state.embed(method.main_network().embed, held_out.known, FullPass(bank=held_out.bank)).numpy()
+        gallery = state.embed(method.main_network().embed, known, PassSettings(by_network=True)).numpy()
+        queries = state.embed(method.main_network().embed, held_out.known, PassSettings(bank=held_out.bank)).numpy()
         if not state.is_main:
             return metrics
         num_classes, k = self.num_classes, self.k
@@ -54,15 +54,15 @@ class RepresentationMonitor(Monitor):
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Return the kNN accuracy and the NMI of the clusterings for the progress line."""
         accuracy = [f"kNN {percent(metrics['knn_accuracy'])}"] if "knn_accuracy" in metrics else []
-        return accuracy + describe_groups(metrics)
+        return accuracy + format_nmi(metrics)
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
         """Return the table of kNN accuracy and clustering scores."""
         return representation_table(metrics)
 
 
-def describe_groups(metrics: Mapping[str, float]) -> list[str]:
-    """Return the NMI for the progress line, if clusterings were scored."""
+def format_nmi(metrics: Mapping[str, float]) -> list[str]:
+    """Format the NMI of the clusterings for the progress line; empty if none was scored."""
     return [f"NMI {metrics['nmi']:.3f}"] if "nmi" in metrics else []
 
 

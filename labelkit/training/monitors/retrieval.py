@@ -11,8 +11,8 @@ from torch import Tensor
 from labelkit.formatting import percent
 from labelkit.metrics.retrieval import score_retrieval
 from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
-from labelkit.training.monitors.representation import describe_groups, group_scores, representation_table
+from labelkit.training.method import Method, Monitor, PassSettings, ScoreTable, TrainState
+from labelkit.training.monitors.representation import format_nmi, group_scores, representation_table
 
 COLLAPSED = 0.02
 _POINT = 0.01
@@ -36,7 +36,7 @@ class RetrievalMonitor(Monitor):
             return metrics
         return metrics | {"similarity_sd": compute_similarity_spread(embeddings)}
 
-    def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+    def score_before_training(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score the pooled features of the backbone, since the embedding layer starts from random weights."""
         return self._search(getattr(method.network, "features", method.network.embed), state)[0]
 
@@ -48,7 +48,7 @@ class RetrievalMonitor(Monitor):
         classes = np.zeros(0, dtype=np.int64) if held_out is None else held_out.labels[held_out.known]
         if held_out is None or not len(classes) or np.bincount(classes).max() < 2:
             return {}, None
-        embeddings = state.embed(embed, held_out.known, FullPass(bank=held_out.bank)).numpy()
+        embeddings = state.embed(embed, held_out.known, PassSettings(bank=held_out.bank)).numpy()
         if not state.is_main:
             return {}, None
         scores = score_retrieval(embeddings, classes, ks=[k for k in self.ks if k < len(classes)])
@@ -58,7 +58,7 @@ class RetrievalMonitor(Monitor):
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """Return Recall@1 and the NMI of the clusterings for the progress line."""
         recall = [f"R@1 {percent(metrics['recall_at_1'])}"] if "recall_at_1" in metrics else []
-        return recall + describe_groups(metrics)
+        return recall + format_nmi(metrics)
 
     def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
         """Return a warning if training lowered a retrieval score by more than a point."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.algorithms import unlabeled_classes
-from labelkit.algorithms.unlabeled_classes import NewShare, estimate_unlabeled_groups
+from labelkit.algorithms.unlabeled_classes import NewClassShare, estimate_unlabeled_groups
 from labelkit.commands.discover import num_classes
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.label_weights import keep_informative_rows, weigh_surrounded_labels
@@ -93,7 +93,7 @@ def test_two_labels_of_a_whole_group_are_used_to_estimate_the_number_of_classes(
 def test_the_share_of_new_classes_is_shrunken_only_if_none_is_found(
     make_blobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    share = NewShare(0.6, 0.3)
+    share = NewClassShare(0.6, 0.3)
     monkeypatch.setattr(unlabeled_classes, "estimate_new_share", lambda *_, **__: share)
     every = make_blobs(labeled=[int(i % 2 == 0) for i in range(100)], old_classes=[1] * 5)
 

@@ -15,8 +15,8 @@ def test_regression_in_the_span_of_all_labels_is_that_of_all_dimensions(rng: np.
     peer = LogisticRegression(C=10, tol=1e-8, max_iter=2000).fit(moved[:9], some[:9])
     judge = RefittableClassifier(features, every)
 
-    found = judge.class_shares(some, np.arange(3))
-    rule = judge.classifier(some, np.arange(3))
+    found = judge.class_probabilities(some, np.arange(3))
+    rule = judge.fit_classifier(some, np.arange(3))
 
     np.testing.assert_allclose(found, peer.predict_proba(moved), atol=0.01)
     np.testing.assert_allclose(rule(features), found, atol=1e-5)
@@ -35,14 +35,14 @@ def test_shares_are_regression_times_diffusion_and_group_that_flow(
     reached = np.linalg.solve(np.eye(40) - 0.9 * graph, 0.1 * seeds)
     reached /= reached.sum(axis=0)
     reached /= reached.sum(axis=1, keepdims=True)
-    start = judge.class_shares(labels, np.arange(2)) * (reached + 1e-3) ** (2 / np.mean(counts))
+    start = judge.class_probabilities(labels, np.arange(2)) * (reached + 1e-3) ** (2 / np.mean(counts))
     # the class of the own group counts more, even more if it has fewer labels than the average class
     start *= 1 + (OWN_GROUP - 1) * np.array(factors) * np.eye(2)[ids]
     start /= start.sum(axis=1, keepdims=True)
     start[known] = seeds[known]
     wanted = np.linalg.solve(np.eye(40) - ALPHA * graph, (1 - ALPHA) * start)
 
-    found = judge.shares(labels, ids, np.arange(2))
+    found = judge.probabilities(labels, ids, np.arange(2))
 
     np.testing.assert_allclose(found, wanted / wanted.sum(axis=1, keepdims=True), atol=0.02)
 
@@ -53,7 +53,7 @@ def test_new_group_takes_the_rows_that_fit_no_class(rng: np.random.Generator) ->
     labels = np.full(60, -1)
     labels[[0, 1, 20, 21]] = [0, 0, 1, 1]
 
-    shares = RefittableClassifier(features, labels).shares(labels, truth, np.array([0, 1, -1]))
+    shares = RefittableClassifier(features, labels).probabilities(labels, truth, np.array([0, 1, -1]))
 
     assert (shares.argmax(axis=1) == truth).all()
     np.testing.assert_allclose(shares.sum(axis=1), 1)
@@ -65,13 +65,13 @@ def test_groups_alone_are_named_without_any_label(rng: np.random.Generator) -> N
     labels = np.full(30, -1)
     judge, classes = RefittableClassifier(features, labels), np.full(3, -1)
 
-    shares = judge.shares(labels, groups, classes)
+    shares = judge.probabilities(labels, groups, classes)
 
     assert (shares.argmax(axis=1) == groups).all()
-    assert judge.rule(labels, groups, classes, shares).classifier is None
+    assert judge.build_rule(labels, groups, classes, shares).classifier is None
     features[9] = 0  # a row of zeros is judged too
     labels[:6] = groups[:6]
-    assert np.isfinite(RefittableClassifier(features, labels).shares(labels)).all()
+    assert np.isfinite(RefittableClassifier(features, labels).probabilities(labels)).all()
 
 
 def test_each_label_of_a_class_with_two_is_hidden_once(rng: np.random.Generator) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from labelkit.algorithms import few_label_classifier as classify
 from labelkit.algorithms.answer_rule import (
-    AnswerRule,
     LinearSoftmaxClassifier,
+    PredictionRule,
     blend_classifier,
     build_nearest_mean_classifier,
     build_nearest_mean_rule,
@@ -30,18 +30,18 @@ def test_an_image_near_the_mean_of_a_group_begins_as_a_stored_row_of_it_does(
     class_of_group = np.arange(6)
     class_of_group[num_classes:] = -1
     judge = RefittableClassifier(features, labels)
-    shares = judge.shares(labels, ids, class_of_group, group_weight=weight)
+    shares = judge.probabilities(labels, ids, class_of_group, group_weight=weight)
 
-    rule = judge.rule(labels, ids, class_of_group, shares, group_weight=weight)
+    rule = judge.build_rule(labels, ids, class_of_group, shares, group_weight=weight)
     found = rule.predict_probabilities(features, features)
 
     np.testing.assert_allclose(found[labels < 0], shares[labels < 0], atol=2e-4)
 
 
-def rule_of(shares: list[list[float]], alpha: float, biases: list[float]) -> AnswerRule:
+def rule_of(shares: list[list[float]], alpha: float, biases: list[float]) -> PredictionRule:
     """A rule whose start is the same for all images: the softmax of the biases."""
     start = LinearSoftmaxClassifier(np.zeros((len(biases), 2), dtype=np.float32), np.array(biases))
-    return AnswerRule(
+    return PredictionRule(
         class_of_group=np.array([0, -1]),
         unit_rows=True,
         classifier=None,
@@ -90,11 +90,11 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
     features = np.abs(features) if positive else features
     labels = np.where((ids < 2) & (np.arange(60) < 24), ids, -1)
     judge, class_of_group = RefittableClassifier(features, labels), np.array([0, 1, -1])
-    shares = judge.shares(labels, ids, class_of_group)
-    rule = replace(judge.rule(labels, ids, class_of_group, shares, group_weight=0.7), square_roots=positive)
+    shares = judge.probabilities(labels, ids, class_of_group)
+    rule = replace(judge.build_rule(labels, ids, class_of_group, shares, group_weight=0.7), square_roots=positive)
     kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}
 
-    found = AnswerRule.from_arrays(kept, {"temperature": 0.6})
+    found = PredictionRule.from_arrays(kept, {"temperature": 0.6})
 
     assert found is not None
     assert found.temperature == 0.6
@@ -105,11 +105,13 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
     assert found.group_weight == 0.7
     np.testing.assert_allclose(found.own_group, classify.OWN_GROUP)
     del kept["rule_own_group"]
-    old = AnswerRule.from_arrays({**kept, "rule_settings": np.append(kept["rule_settings"], 3.0)}, {"temperature": 0.6})
+    old = PredictionRule.from_arrays(
+        {**kept, "rule_settings": np.append(kept["rule_settings"], 3.0)}, {"temperature": 0.6}
+    )
     assert old is not None
     assert old.own_group == 3.0
     kept["rule_settings"] = kept["rule_settings"][:3]
-    first = AnswerRule.from_arrays(kept, {"temperature": 0.6})
+    first = PredictionRule.from_arrays(kept, {"temperature": 0.6})
     assert first is not None
     assert (first.square_roots, first.group_weight, first.own_group) == (False, 1.0, 1.0)
 

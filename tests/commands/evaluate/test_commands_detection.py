@@ -55,8 +55,8 @@ def test_pycocotools_is_asked_for(labelkit: Any, root: Path, monkeypatch: pytest
 def test_the_learning_rate_rises_and_drops_as_published() -> None:
     updates = UpdateSchedule.for_images(EvaluateDetectionConfig(batch_size=16, epochs=12), 16_000)
     assert updates == (12_000, 500, (9000, 11_000))
-    assert updates.factor(0) == pytest.approx(1 / 500)
-    assert [updates.factor(step) for step in (499, 8999, 9000, 11_000)] == pytest.approx([1, 1, 0.1, 0.01])
+    assert updates.lr_factor(0) == pytest.approx(1 / 500)
+    assert [updates.lr_factor(step) for step in (499, 8999, 9000, 11_000)] == pytest.approx([1, 1, 0.1, 0.01])
 
 
 def _plan(**options: Any) -> EvaluateDetectionConfig:

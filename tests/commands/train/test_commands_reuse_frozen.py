@@ -127,7 +127,7 @@ def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer)
     spec = setup.method.network.input_spec
     if hasattr(setup.method, "_record_blocks"):
         setup.method._record_blocks = ()
-    trainer.train_on(DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)))
+    trainer.use_cached_views(DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)))
 
 
 @pytest.mark.slow

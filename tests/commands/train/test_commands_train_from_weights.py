@@ -56,11 +56,11 @@ def test_before_training_the_features_of_the_backbone_are_searched() -> None:
     state = SimpleNamespace(is_main=True, embed=lambda embed, rows, how: embed(torch.from_numpy(rows)))
     monitor = RetrievalMonitor(MonitorInputs(np.arange(0), np.zeros(0, np.int64), (), held_out), (1,))
 
-    found = monitor.before(cast(Any, SimpleNamespace(network=network)), cast(Any, state))
+    found = monitor.score_before_training(cast(Any, SimpleNamespace(network=network)), cast(Any, state))
 
     assert found == {"recall_at_1": 1.0, "map_at_r": 1.0}
     plain = SimpleNamespace(network=SimpleNamespace(embed=network.embed))
-    assert monitor.before(cast(Any, plain), cast(Any, state)) == {"recall_at_1": 0.0, "map_at_r": 0.0}
+    assert monitor.score_before_training(cast(Any, plain), cast(Any, state)) == {"recall_at_1": 0.0, "map_at_r": 0.0}
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_a_reduced_second_image_shows_the_same_part(shown: int, second: dict[str
     pairs = PairPlan(np.array([shown]), np.array([link]), np.array([[[-0.9, -0.5, -0.2, 0.5], [0.2, -0.5, 0.9, 0.5]]]))
     plan = BatchPlan(np.array([0]), KeyedRNG(0, 0, np.array([0])), (first, replace(first, **second)), pairs=pairs)
 
-    whole, reduced = (_read_crops(Ramps(), 1, replace(plan, least_side=side)) for side in (None, 80))
+    whole, reduced = (_read_crops(Ramps(), 1, replace(plan, min_side=side)) for side in (None, 80))
 
     assert reduced.partner_sizes[0].tolist() == list(Ramps.sizes[shown])
     for view in range(2):
@@ -182,7 +182,7 @@ def test_the_loader_reads_both_images_of_a_match(tmp_path: Path, side: int) -> N
         normalize=Normalize((0.0,) * 3, (1.0,) * 3),
         pairing=NextImage(4),
     )
-    (batch,) = loader.epoch(0)
+    (batch,) = loader.epoch_batches(0)
 
     assert bank.in_memory == (side <= 64)
     assert batch.links is not None

@@ -52,7 +52,7 @@ def test_filter_answers_as_in_the_specification() -> None:
 def test_filter_takes_a_class_token_for_a_constant_region() -> None:
     made, keys, values = worked_filter()
     token = torch.tensor([[1.0, 2]], dtype=torch.float64)
-    scores = made.token_scores(token, keys)
+    scores = made.class_token_scores(token, keys)
     assert scores.flatten().tolist() == pytest.approx([2.3, 0.7])
     assert made.mix_values(scores, values).flatten().tolist() == pytest.approx([0.122764, 0.044715], abs=1e-6)
     inside = made.scores(token.expand(1, 3, 3, 2).contiguous(), keys)[0, 1, 1, 0]
@@ -86,7 +86,7 @@ def test_patches_keep_their_rows_and_columns(options: int | None, width: int) ->
 
 def test_a_projector_of_a_narrower_network_gives_the_same_projections_at_first() -> None:
     stage1, stage2 = network(seed=1), network(4)
-    stage2.copy_projector(stage1.projector.state_dict(), "stage 1")
+    stage2.load_projector(stage1.projector.state_dict(), "stage 1")
     features = torch.randn(5, WIDTH)
     wide = torch.cat((features, torch.randn(5, WIDTH)), dim=1)
     assert torch.allclose(stage2.project(wide), stage1.project(features), atol=1e-6)
@@ -115,6 +115,6 @@ def test_backbone_and_projector_are_found_in_checkpoints_of_others(tmp_path: Pat
     theirs, path = network(seed=3), tmp_path / "weights.safetensors"
     save_file(checkpoint(theirs, layout), path)
     ours = network(weights=path)
-    assert ours.copy_projector_tensors(load_weights_file(path), str(path))
+    assert ours.load_projector_from_state(load_weights_file(path), str(path))
     images = torch.rand(2, 3, 32, 32)
     assert torch.equal(ours.project(ours.embed(images)), theirs.project(theirs.embed(images)))

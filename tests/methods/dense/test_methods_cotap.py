@@ -9,7 +9,7 @@ import pytest
 import torch
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.errors import ConfigError, Mismatch
-from labelkit.methods.dense.cotap import CoTAP, NeighborPairing, find_neighbors
+from labelkit.methods.dense.cotap import CoTAP, NeighborPairing, load_or_compute_neighbors
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.ranking_loss import cotap_loss
 from labelkit.options.presets import resolve
@@ -134,7 +134,7 @@ def find(
 ) -> torch.Tensor:
     found, of = state(FEATURES, calls), {"dataset_digest": data, "weights_fingerprint": weights}
     of |= {"images_sha256": images} if images else {}
-    return find_neighbors(found, torch.nn.Identity(), ROWS, 5, k, of=of, path=path)
+    return load_or_compute_neighbors(found, torch.nn.Identity(), ROWS, 5, k, of=of, path=path)
 
 
 def test_neighbors_are_the_nearest_others_and_are_found_once(tmp_path: Path) -> None:

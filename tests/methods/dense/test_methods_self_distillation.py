@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from labelkit.commands.common.initialize import initialize_from
+from labelkit.commands.common.initialize import initialize_weights
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.errors import CheckpointDamaged, ConfigError
 from labelkit.methods.dense import ibot
@@ -269,7 +269,7 @@ def test_a_full_checkpoint_gives_both_networks_heads_and_centers(tmp_path: Path,
 
     of = method(name, **{how: path})
     if how == "init_from":
-        initialize_from(of, path)
+        initialize_weights(of, path)
 
     assert is_network_of(of.network, file["student"], "module.")
     assert is_network_of(of.target, file["teacher"], "")

@@ -16,7 +16,7 @@ from labelkit.methods.few_labels.losses import sharpen
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
 from labelkit.methods.few_labels.options import FreeMatchConfig
 from labelkit.methods.few_labels.recipe import StudentNetwork, StudentNetworks
-from labelkit.models.ema import slow_copy
+from labelkit.models.ema import copy_for_ema
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
 from labelkit.training.method import TrainState
@@ -63,7 +63,7 @@ def statistics(network: nn.Module) -> dict[str, Tensor]:
 
 def bare(student: StudentNetwork, images: Tensor) -> Tensor:
     """Logits with the statistics of these images."""
-    copy = slow_copy(student).train()
+    copy = copy_for_ema(student).train()
     return copy.classify(copy.embed(images)).detach()
 
 
@@ -107,12 +107,12 @@ def test_mixmatch_equals_a_computation_without_its_helpers(student: StudentNetwo
     unlabeled = (predictions[ROWS:] - target[ROWS:]).square().mean()
 
     before = statistics(student)
-    output = objective(batch, StudentNetworks(student, slow_copy(student)), TrainState(step=8192))
+    output = objective(batch, StudentNetworks(student, copy_for_ema(student)), TrainState(step=8192))
     torch.testing.assert_close(output.loss.detach(), labeled + 37.5 * unlabeled, atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(output.logs["unlabeled"], unlabeled, atol=1e-6, rtol=1e-5)
 
     # the running statistics moved by the first block alone
-    copy = slow_copy(student).train()
+    copy = copy_for_ema(student).train()
     copy.load_state_dict({**student.state_dict(), **before})
     copy.embed(torch.stack([mixed[row] for row in order[:ROWS]]))
     moved = statistics(student)
@@ -135,7 +135,7 @@ def test_mixmatch_refuses_another_mix_and_takes_labeled_images_alone(student: St
 def test_a_master_adds_its_difference_on_labeled_images(student: StudentNetwork, batch: Batch) -> None:
     objective = mixmatch()
     student.train()
-    master = slow_copy(student).train()
+    master = copy_for_ema(student).train()
     with torch.no_grad():
         master.head.heads[0].bias += torch.tensor([1.0, 0.0, -1.0])
     clock = TrainState(step=16_384)

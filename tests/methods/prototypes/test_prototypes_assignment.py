@@ -12,7 +12,7 @@ from labelkit.methods.prototypes.dl2pa import (
     best_assignment,
     class_mean_similarities,
     is_reassignment_due,
-    reassign,
+    reassign_classes,
 )
 from labelkit.training.method import TrainState
 
@@ -36,11 +36,11 @@ def triangle() -> PrototypeHead:
 def test_the_worked_example_is_solved() -> None:
     head = triangle()
     assert class_mean_similarities(head)[1].tolist() == pytest.approx([0.96, -0.237513, -0.722487], abs=1e-6)
-    record = reassign(head, state())
+    record = reassign_classes(head, state())
     assert head.assignment.tolist() == [2, 0, 1]
     assert record["objective"] == pytest.approx(1.452820 / 3, abs=1e-6)
     assert record["changed"] == 3
-    assert reassign(head, state())["changed"] == 0
+    assert reassign_classes(head, state())["changed"] == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -64,10 +64,10 @@ def test_a_class_without_an_image_keeps_its_prototype_unless_another_wants_it() 
     head.prototypes.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]))
     head.class_means[:2] = torch.tensor([[0.9, 0.1], [0.2, 0.9]])
     head.seen[:2] = 5
-    reassign(head, state())
+    reassign_classes(head, state())
     assert head.assignment.tolist() == [0, 1, 2]
     head.class_means[:2] = torch.tensor([[-0.9, 0.1], [0.2, 0.9]])
-    reassign(head, state())
+    reassign_classes(head, state())
     assert head.assignment.tolist() == [2, 1, 0]
     assert head.class_means.isfinite().all()
 
@@ -77,7 +77,7 @@ def test_spare_prototypes_may_be_taken() -> None:
     head.prototypes = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
     head.class_means.copy_(torch.tensor([[-1.0, 0.0], [0.0, -1.0]]))
     head.seen.fill_(1)
-    reassign(head, state())
+    reassign_classes(head, state())
     assert head.assignment.tolist() == [2, 3]
 
 
@@ -89,9 +89,9 @@ def test_processes_that_do_not_solve_are_told() -> None:
         told.append(value.clone())
         return value
 
-    reassign(main, state(combine=speak))
+    reassign_classes(main, state(combine=speak))
     answers = iter(told)
-    record = reassign(other, state(is_main=False, combine=lambda value, operation: value + next(answers)))
+    record = reassign_classes(other, state(is_main=False, combine=lambda value, operation: value + next(answers)))
     assert torch.equal(main.assignment, other.assignment)
     assert record["changed"] == 3
 

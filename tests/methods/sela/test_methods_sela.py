@@ -12,7 +12,7 @@ import torch
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.errors import ConfigError
 from labelkit.methods.sela.self_labels import compute_optimization_times
-from labelkit.training.method import FullPass
+from labelkit.training.method import PassSettings
 from tests.running import run_in_one_and_two_processes
 
 Make = Callable[..., Any]
@@ -23,7 +23,7 @@ def _events(path: Path, kind: str = "labels") -> list[dict[str, Any]]:
     return [line for line in lines if line.get("kind") == kind]
 
 
-def _visited(setup: Any, how: FullPass) -> dict[int, torch.Tensor]:
+def _visited(setup: Any, how: PassSettings) -> dict[int, torch.Tensor]:
     features, rows = setup.trainer.local_pass(setup.method.network.embed, None, how)
     return dict(zip(rows.tolist(), features, strict=True))
 
@@ -85,7 +85,7 @@ def test_rotations_add_their_own_cross_entropy(make: Make) -> None:
 def test_the_label_pass_with_batch_statistics_leaves_the_running_ones_alone(make: Make) -> None:
     setup = make("sela")
     before = {name: value.clone() for name, value in setup.method.state_dict().items()}
-    features = torch.stack(list(_visited(setup, FullPass("batch-statistics", batch_size=64)).values()))
+    features = torch.stack(list(_visited(setup, PassSettings("batch-statistics", batch_size=64)).values()))
     for name, value in setup.method.state_dict().items():
         assert torch.equal(before[name], value), name
     # by hand: training mode normalizes by the batch
@@ -98,9 +98,9 @@ def test_the_label_pass_with_batch_statistics_leaves_the_running_ones_alone(make
 
 def test_a_last_batch_of_one_joins_the_one_before(make: Make) -> None:
     setup = make("sela")
-    whole = _visited(setup, FullPass("batch-statistics", batch_size=63))
+    whole = _visited(setup, PassSettings("batch-statistics", batch_size=63))
     assert len(whole) == 64
-    joined = _visited(setup, FullPass("batch-statistics", batch_size=64))
+    joined = _visited(setup, PassSettings("batch-statistics", batch_size=64))
     assert all(torch.equal(whole[row], joined[row]) for row in whole)
 
 
@@ -123,7 +123,7 @@ def test_labels_are_those_of_the_stored_network_and_balanced(make: Make) -> None
     setup = make("sela", num_heads=2, num_clusters=(8,), solver_tolerance=1e-9)
     setup.trainer.fit()
     labels = setup.method.labels
-    how = FullPass("batch-statistics", order="fixed", batch_size=16)
+    how = PassSettings("batch-statistics", order="fixed", batch_size=16)
     features, rows = setup.trainer.local_pass(setup.method.network.embed, None, how)
     for head, layer in enumerate(setup.method.network.heads):
         logits = layer(features).double() * setup.config.lam + labels.potentials(head)

@@ -14,7 +14,7 @@ from labelkit.commands.common.training_data import prepare_data
 from labelkit.methods.registry import METHODS
 from labelkit.options.training import StepRunConfig
 from labelkit.pipelines.compare import runs
-from labelkit.pipelines.compare.compare import Row, length_text
+from labelkit.pipelines.compare.compare import Row, format_training_length
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import DatasetInfo, RunError, method_config, run_process
 from tests.short_runs import EACH_METHOD
@@ -214,4 +214,4 @@ def test_steps_are_named_before_later_steps_also_after_a_stop() -> None:
     read_again = json.loads(json.dumps({"steps": 200, "later_steps": 1}, sort_keys=True))
     run = {"length": read_again, "share_of_preset": 0.5, "over_budget": True}
 
-    assert length_text(Row("snowball", runs=[run])) == "200 steps, 1 later step (50.0%), over budget"
+    assert format_training_length(Row("snowball", runs=[run])) == "200 steps, 1 later step (50.0%), over budget"

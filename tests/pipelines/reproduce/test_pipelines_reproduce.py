@@ -12,7 +12,13 @@ from labelkit.methods.registry import METHODS
 from labelkit.pipelines.reproduce import running
 from labelkit.pipelines.reproduce.options import ReproduceConfig
 from labelkit.pipelines.reproduce.running import reproduce
-from labelkit.pipelines.reproduce.tables import PublishedTable, available_tables, complete_command, left_out, read_table
+from labelkit.pipelines.reproduce.tables import (
+    PublishedTable,
+    available_tables,
+    complete_command,
+    list_excluded_tables,
+    read_table,
+)
 from tests.miniature_sets import MINIATURES, make_miniature
 from tests.short_tables import run_row, short_command
 
@@ -77,7 +83,7 @@ def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest
 
 def test_tables_that_are_left_out_are_no_tables() -> None:
     places = {(read_table(name).source, read_table(name).place) for name in available_tables()}
-    assert all(entry["reason"] and (entry["source"], entry["place"]) not in places for entry in left_out())
+    assert all(entry["reason"] and (entry["source"], entry["place"]) not in places for entry in list_excluded_tables())
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from labelkit.commands.common.results import SimpleResult
-from labelkit.options.base import StageConfig
+from labelkit.options.base import BaseConfig
 from labelkit.pipelines.start import run as run_module
 from labelkit.studio.report.options import ReportConfig
 from tests.pipelines.squares import add_photos, run, write_labels
@@ -24,7 +24,7 @@ def no_page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Draw no page and no sheet, which take half of the time of a call, unless a test is about them."""
     step = run_module._run
 
-    def run_step(config: StageConfig) -> SimpleResult:
+    def run_step(config: BaseConfig) -> SimpleResult:
         if not isinstance(config, ReportConfig):
             return step(config.model_copy(update={"sheet": None}) if "sheet" in type(config).model_fields else config)
         config.out.write_bytes(b"a page")

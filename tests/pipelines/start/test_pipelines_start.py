@@ -20,7 +20,7 @@ from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.errors import ConfigError, DatasetError, ResourceError, StoreError
 from labelkit.files import sha256_file
-from labelkit.options.base import StageConfig
+from labelkit.options.base import BaseConfig
 from labelkit.pipelines.start import given as given_module
 from labelkit.pipelines.start import record as records
 from labelkit.pipelines.start import run as run_module
@@ -335,7 +335,7 @@ def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     filled = {"next.csv": {first: "new"}, "novel.csv": {second: "other"}, "check.csv": {"004.png": "green"}}
     step = run_module._run
 
-    def fill_in(config: StageConfig) -> SimpleResult:
+    def fill_in(config: BaseConfig) -> SimpleResult:
         result = step(config)
         name = Path(getattr(config, "out", "")).name.removeprefix(".")
         if name in filled:
@@ -432,7 +432,7 @@ def test_interrupted_after_any_step_it_ends_with_the_same_bytes(
     run(photos, labels=known, out=out, num_classes=3)
     whole = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     shutil.rmtree(out)
-    noted = records.Record.note
+    noted = records.Record.record_step
     calls = []
 
     def stop(self: records.Record, *given: object) -> None:
@@ -442,7 +442,7 @@ def test_interrupted_after_any_step_it_ends_with_the_same_bytes(
         noted(self, *given)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(records.Record, "note", stop)
+        patch.setattr(records.Record, "record_step", stop)
         with pytest.raises(KeyboardInterrupt):
             run(photos, labels=known, out=out, num_classes=3)
     run(photos, labels=known, out=out, num_classes=3)
@@ -710,7 +710,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
     write_labels(folder / "next.csv", [int(asked[:3])])
     other = next(f"{i:03d}.png" for i in range(8, 30) if i % 3 != int(asked[:3]) % 3)
     rename(photos, {asked: other, other: asked, "000.png": "001.png", "001.png": "000.png"})
-    noted, do = records.Record.note, run_module._do_step
+    noted, do = records.Record.record_step, run_module._do_step
 
     def stop_before(*given: object) -> dict[str, object]:
         if step == "the tables":
@@ -726,7 +726,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
         patch.setattr(run_module, "_do_step", stop_before)
         if step == "the record":
             patch.setattr(run_module, "write_labels", stop)
-        patch.setattr(records.Record, "note", stop_after)
+        patch.setattr(records.Record, "record_step", stop_after)
         with pytest.raises(KeyboardInterrupt):
             run(photos, num_classes=3)
         with contextlib.suppress(KeyboardInterrupt):  # what is done is not done again
@@ -994,7 +994,7 @@ def test_photos_that_come_after_an_interruption_are_taken_in(
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
     out = tmp_path / "out"
     run(photos, labels=known, out=out, num_classes=3)
-    noted = records.Record.note
+    noted = records.Record.record_step
 
     def stop(self: records.Record, *given: object) -> None:
         noted(self, *given)  # type: ignore[arg-type]
@@ -1003,7 +1003,7 @@ def test_photos_that_come_after_an_interruption_are_taken_in(
 
     add_photos(photos, range(30, 36), seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(records.Record, "note", stop)
+        patch.setattr(records.Record, "record_step", stop)
         with pytest.raises(KeyboardInterrupt):
             run(photos, out=out, num_classes=3)
     assert main(["predict", str(photos / "035.png"), "--from", str(out), "-q"]) == 0
@@ -1107,9 +1107,9 @@ def test_what_was_changed_in_given_csv_stays_although_the_old_labels_are_passed_
     assert labels_in(given) == expected
 
     folder, rounds = given.parent, records.Record.read(given.parent).rounds
-    assert records.given_labels(folder, rounds) == expected
+    assert records.labels_of_last_round(folder, rounds) == expected
     flip_bit(folder / "photos.h5.results" / f"{rounds[-1]['answer']}.h5", "confidence")
-    assert records.given_labels(folder, rounds) == {}
+    assert records.labels_of_last_round(folder, rounds) == {}
 
 
 def test_a_class_that_is_called_like_a_group_is_no_group(photos: Path, tmp_path: Path) -> None:
@@ -1368,7 +1368,7 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
 
 def test_labels_that_an_earlier_question_took_are_still_known_after_the_next(tmp_path: Path) -> None:
     record = records.Record(path=tmp_path / "start.json")
-    record.note("labels of the browser", "", {}, [], {"taken": [["a.png", "1"], ["b.png", "2"]]})
+    record.record_step("labels of the browser", "", {}, [], {"taken": [["a.png", "1"], ["b.png", "2"]]})
 
     record_browser_round(record, 5, [TableLabel("b.png", "", "2"), TableLabel("c.png", "red", "3")])
 

@@ -10,7 +10,7 @@ import pytest
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.errors import DatasetError
-from labelkit.options.base import StageConfig
+from labelkit.options.base import BaseConfig
 from labelkit.pipelines.start import background
 from labelkit.pipelines.start import run as run_module
 from labelkit.progress import current_progress, use_progress
@@ -18,7 +18,7 @@ from tests.pipelines.squares import run, write_labels
 from tests.running import Heard
 
 
-def step(config: StageConfig) -> SimpleResult:
+def step(config: BaseConfig) -> SimpleResult:
     """Say something; the name of the file decides what comes of it."""
     assert isinstance(config, FindOddConfig)
     current_progress().message(f"message {os.getpid()}")
@@ -36,7 +36,7 @@ def test_steps_run_in_another_process_and_say_the_same(tmp_path: Path) -> None:
     steps = {name: FindOddConfig(index=tmp_path, out=tmp_path / f"{name}.csv") for name in ("fine", "error", "killed")}
     heard = Heard()
 
-    with use_progress(heard), background.in_background(step, steps) as running:
+    with use_progress(heard), background.run_in_background(step, steps) as running:
         process = running["fine"]().to_json()["process"]
         with pytest.raises(DatasetError, match="photos: are odd"):
             running["error"]()
@@ -53,7 +53,7 @@ def test_an_error_ends_the_other_process(tmp_path: Path) -> None:
     before = set(active_children())
 
     def interrupted() -> None:
-        with background.in_background(step, steps) as running:
+        with background.run_in_background(step, steps) as running:
             running["fine"]()
             raise KeyboardInterrupt
 
@@ -65,10 +65,12 @@ def test_an_error_ends_the_other_process(tmp_path: Path) -> None:
 
 def test_without_steps_or_cores_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "ProcessPoolExecutor", None)
-    with background.in_background(step, {}) as running:
+    with background.run_in_background(step, {}) as running:
         assert running == {}
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    with background.in_background(step, {"odd": FindOddConfig(index=tmp_path, out=tmp_path / "odd.csv")}) as running:
+    with background.run_in_background(
+        step, {"odd": FindOddConfig(index=tmp_path, out=tmp_path / "odd.csv")}
+    ) as running:
         assert running == {}
 
 

@@ -18,7 +18,7 @@ from labelkit.pipelines.start.summary import (
     _fewer_sentence,
     _found_table,
     _unused_sentence,
-    compare_answers,
+    compare_predictions,
 )
 from tests.pipelines import squares
 from tests.pipelines.squares import add_photos, color, rows, table, write_labels
@@ -51,7 +51,7 @@ def test_answers_are_compared_photo_by_photo() -> None:
         ("fig", "known", "0.9"),
     ]
 
-    changed, counts = compare_answers(now, answers_now, then, answers_then)
+    changed, counts = compare_predictions(now, answers_now, then, answers_then)
 
     # b is another file, c has another name, one is new
     assert counts["photos"] == 4
@@ -141,7 +141,7 @@ def test_of_copies_each_is_compared_with_the_one_of_its_name() -> None:
     then, now = store(a="same", b="same"), store(b="same", c="same", a="same")
 
     fig, pear = ("fig", "known", "0.9"), ("pear", "known", "0.9")
-    changed, counts = compare_answers(now, [fig, pear, pear], then, [pear, fig])
+    changed, counts = compare_predictions(now, [fig, pear, pear], then, [pear, fig])
 
     assert counts["photos"] == 3
     assert changed == []

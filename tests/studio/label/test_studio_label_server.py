@@ -68,7 +68,7 @@ def running(store: EmbeddingStore) -> Iterator[Client]:
     made = server_module.LabelServer(open_session(config, store, browsed.grouping), browsed, by="tester")
     listening = server_module.open_listening_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    app = server_module.Guard(made.app(), "127.0.0.1", port, TOKEN)
+    app = server_module.RequestGuard(made.app(), "127.0.0.1", port, TOKEN)
     server = uvicorn.Server(uvicorn.Config(app, **server_module.SETTINGS))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

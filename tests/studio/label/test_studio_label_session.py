@@ -36,7 +36,9 @@ def opened(store: EmbeddingStore, **options: Any) -> Session:
 
 
 def act(session: Session, *steps: dict[str, Any], client: str = "a", seen: int | None = None) -> Any:
-    return session.act("test", list(steps), by="me", client=client, seen=session.round if seen is None else seen)
+    return session.commit_action(
+        "test", list(steps), by="me", client=client, seen=session.round if seen is None else seen
+    )
 
 
 def stored(store: EmbeddingStore, name: str = "labels-1") -> dict[int, str]:

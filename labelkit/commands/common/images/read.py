@@ -25,11 +25,14 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
-def run_in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: str) -> Iterator[Found]:
-    """Apply a function to items in threads, and yield the results in order; the progress bar is labeled ``what``."""
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool, current_progress().task(what, total=len(items)) as task:
+def run_in_threads(function: Callable[[Item], Found], items: Sequence[Item], description: str) -> Iterator[Found]:
+    """Apply a function to items in threads, and yield the results in order; a progress bar shows ``description``."""
+    with (
+        ThreadPoolExecutor(os.cpu_count() or 1) as pool,
+        current_progress().task(description, total=len(items)) as task,
+    ):
         for start in range(0, len(items), _TOGETHER):
-            for found in pool.map(work, items[start : start + _TOGETHER]):
+            for found in pool.map(function, items[start : start + _TOGETHER]):
                 task.advance(1)
                 yield found
 
@@ -82,7 +85,7 @@ def find_image_folder(store: EmbeddingStore) -> Path | None:
 
 
 def read_embedded_image(
-    images: ImageDataset, row: int | None, sha256: NDArray[np.uint8], channels: Literal[1, 3], least_side: int
+    images: ImageDataset, row: int | None, sha256: NDArray[np.uint8], channels: Literal[1, 3], min_side: int
 ) -> NDArray[np.uint8] | str:
     """Read an image of a store; if it is missing, changed or unreadable, return the reason instead.
 
@@ -91,7 +94,7 @@ def read_embedded_image(
         row: row of the image in the dataset; ``None`` if it is not in the dataset.
         sha256: (32,) uint8 digest of the file when it was embedded.
         channels: 1 or 3.
-        least_side: minimum side length in pixels to which the decoder may downscale the image.
+        min_side: minimum side length in pixels to which the decoder may downscale the image.
     """
     if row is None:
         return "not in the dataset"
@@ -99,7 +102,7 @@ def read_embedded_image(
         encoded = images.source.read(row)
         if encoded.sha256 != sha256.tobytes():
             return "not the image that was embedded"
-        return encoded.decode(channels, least_side=least_side)
+        return encoded.decode(channels, min_side=min_side)
     except BadImageError as error:
         return error.reason
 
