@@ -263,7 +263,7 @@ def semi_supervised_kmeans(
     )
     best = problem.run_restarts(generator.random((num_inits, num_new)) if num_new else np.empty((1, 0)))
     if exchange and num_classes:
-        best = problem.exchange_centroids(best)
+        best = problem.rematch_centroids(best)
     ids, places, inertia = _assign_rows(framed, best.centroids, fixed, fixed_ids)
     class_of_cluster = np.full(num_clusters, -1, dtype=np.int64)
     class_of_cluster[:num_classes] = classes
@@ -360,8 +360,8 @@ class _Problem:
         assert best is not None  # there is at least one iteration, and no inertia is NaN
         return replace(best, num_iterations=number)
 
-    def exchange_centroids(self, best: _Restart) -> _Restart:
-        """Rematch labeled classes to centroids by the distances of their samples, as long as the inertia falls."""
+    def rematch_centroids(self, best: _Restart) -> _Restart:
+        """Reassign centroids to labeled classes by the distances of labeled samples, while the inertia decreases."""
         for _ in range(_MAX_EXCHANGES):
             taken = _match_centroids(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
             if (taken == np.arange(len(taken))).all():

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import ImageDataset, build_listing
+from labelkit.data.datasets import ImageDataset, build_dataset
 from labelkit.data.decode import MAX_FILE_BYTES, BadImageError, EncodedImage, image_suffixes
 from labelkit.data.folders import describe_ignored_files, exclusion_reason, infer_splits_and_classes, split_from_name
 from labelkit.data.remote import FileLocation, convert_errors, match_files
@@ -132,7 +132,7 @@ def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str
         classes, label_notes = classes_of([labels.get(_key_of(one)) for one in names])
         notes += label_notes
     source = TarSource(tuple(paths), np.array([samples[one] for one in names], dtype=np.int64))
-    return build_listing(name, None, ids, classes, splits, source, notes=[*notes, *folder_notes])
+    return build_dataset(name, None, ids, classes, splits, source, notes=[*notes, *folder_notes])
 
 
 def _iterate_members(
@@ -286,7 +286,7 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
     if not class_names:
         classes, label_notes = classes_of(labels)
         notes += label_notes
-    return build_listing(name, None, ids, classes, splits, source, class_names=class_names, notes=notes)
+    return build_dataset(name, None, ids, classes, splits, source, class_names=class_names, notes=notes)
 
 
 def _read_listing(

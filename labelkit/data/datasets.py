@@ -244,7 +244,7 @@ def list_splits_in_order(splits: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in present)
 
 
-def build_listing(
+def build_dataset(
     name: str,
     root: Path | None,
     ids: Sequence[str],
@@ -256,7 +256,7 @@ def build_listing(
     split_names: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> ImageDataset:
-    """Build a dataset from the class names and split names of its images.
+    """Build a dataset from the class name and split name of each image.
 
     Args:
         name: name of the dataset.
@@ -290,7 +290,7 @@ def build_numbered_listing(
     listed: bool = False,
     **facts: Any,
 ) -> ImageDataset:
-    """Build a dataset from class and split numbers (n,), -1 = none; otherwise like :func:`build_listing`.
+    """Build a dataset from class and split numbers (n,), -1 = none; otherwise like :func:`build_dataset`.
 
     ``listed`` states whether published splits are drawn in the order of ``ids``; ``facts`` are other fields.
     """

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, ImageSource, build_listing, sort_by_bytes
+from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, ImageSource, build_dataset, sort_by_bytes
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
 from labelkit.data.remote import FileLocation, RemoteSource, find_files
 from labelkit.errors import DatasetError
@@ -166,7 +166,7 @@ def _listing(
         class_of = [None] * len(ids)
         notes.append(f"{doubt}, so folders are not used as classes (to use them, pass --label-split given)")
     class_names = sort_by_bytes({label for label in class_of if label is not None})
-    return build_listing(name, root, ids, class_of, split_of, source, class_names=class_names, notes=notes)
+    return build_dataset(name, root, ids, class_of, split_of, source, class_names=class_names, notes=notes)
 
 
 def infer_splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:

@@ -25,7 +25,7 @@ from labelkit.data.datasets import (
     SPLIT_WORDS,
     FileSource,
     ImageDataset,
-    build_listing,
+    build_dataset,
     list_splits_in_order,
     natural_key,
     sort_by_bytes,
@@ -153,7 +153,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     hidden = sum(bool(row.label) and not row.given for row in by_id.values())
     if hidden:
         notes.append(f"labels hidden from training, since the column labeled is 0: {hidden}")
-    dataset = build_listing(
+    dataset = build_dataset(
         path.stem,
         root,
         ids,

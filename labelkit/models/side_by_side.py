@@ -71,7 +71,7 @@ class ConcatenatedNetworks(InferenceNetwork):
 _LAYER = re.compile(r"class tokens of (\d{1,4}) blocks?( and mean patch)?")
 
 
-class ConcatenatedTokens(InferenceNetwork):
+class ConcatenatedTokenViT(InferenceNetwork):
     """A ViT whose embedding concatenates class tokens of its last blocks and optionally the mean of the patches.
 
     Args:
@@ -130,6 +130,6 @@ class ConcatenatedTokens(InferenceNetwork):
 
 
 def parse_joined_layer(layer: str) -> tuple[int, bool] | None:
-    """Parse ``last_blocks`` and ``mean_patch`` from a layer name of `ConcatenatedTokens`; ``None`` for other layers."""
+    """Parse ``last_blocks`` and ``mean_patch`` from a layer name of that network; ``None`` for other layers."""
     found = _LAYER.fullmatch(layer)
     return None if found is None else (int(found[1]), found[2] is not None)

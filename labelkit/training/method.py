@@ -229,7 +229,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         phases = self.phases(rows)
         return phases[index] if index < len(phases) else None
 
-    def planned_steps(self) -> int | None:
+    def max_adaptive_steps(self) -> int | None:
         """Return the maximum number of updates if phases are decided during training, otherwise ``None``."""
         return None
 

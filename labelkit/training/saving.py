@@ -54,7 +54,7 @@ class EpochMeans:
 
 
 @dataclass
-class Clock:
+class TrainingPosition:
     """Current epoch, step and phase of the run."""
 
     epoch: int = 0  # current epoch, from 0

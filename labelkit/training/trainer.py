@@ -38,7 +38,7 @@ from labelkit.training.guards import TrainingGuard, check_weights, feature_sprea
 from labelkit.training.method import Method, Monitor, PassSettings, Phase, TrainState
 from labelkit.training.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
 from labelkit.training.run_dir import RunDir
-from labelkit.training.saving import Clock, EpochMeans, reproducibility_properties
+from labelkit.training.saving import EpochMeans, TrainingPosition, reproducibility_properties
 from labelkit.training.schedules import scheduled_lr
 
 
@@ -95,7 +95,7 @@ class Trainer:
     metadata: Mapping[str, str] = field(default_factory=dict)
     # cached outputs of the frozen part, if training uses them instead of images
     cached_views: CachedViewBank | None = field(default=None, init=False)
-    clock: Clock = field(default_factory=Clock, init=False)  # current epoch, step and phase
+    clock: TrainingPosition = field(default_factory=TrainingPosition, init=False)  # current epoch, step and phase
     metrics: dict[str, float] = field(default_factory=dict, init=False)  # metrics of the last epoch
     means: EpochMeans = field(default_factory=EpochMeans, init=False)  # running means of the current epoch
     # seconds of earlier, interrupted processes: of the training, and of the current epoch
@@ -366,7 +366,7 @@ class Trainer:
 
     def total_steps(self) -> int:
         """Return the number of optimizer updates of the run, or its maximum if phases are decided during training."""
-        planned = self.method.planned_steps()
+        planned = self.method.max_adaptive_steps()
         return sum(self._phase_steps(phase) for phase in self.phases) if planned is None else planned
 
     def _phase(self) -> Phase:
@@ -592,7 +592,9 @@ class Trainer:
         moments, scalars = checkpoint.tensors(TRAINING), state["optimizer_scalars"]
         load_named_optimizer_state(self.optimizer, self.method, moments, scalars, where=where)
         # a checkpoint without phases is from a run with one phase
-        self.clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
+        self.clock = TrainingPosition(
+            state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0))
+        )
         self.metrics, self.means = state["metrics"], EpochMeans()
         self.seconds_before = state.get("seconds", (0.0, 0.0))  # a checkpoint of an earlier version has none
         runtime.load_scaler_state(state["scaler"])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.models.inference import BackboneNetwork
-from labelkit.models.side_by_side import ConcatenatedTokens, parse_joined_layer
+from labelkit.models.side_by_side import ConcatenatedTokenViT, parse_joined_layer
 
 NAME = "vit_nano_p8_32"
 
@@ -25,7 +25,7 @@ def test_tokens_are_those_of_each_block_behind_the_last_norm(blocks: int, mean_p
         hook.remove()
     assert len(seen) == 4
 
-    joined = ConcatenatedTokens(network, blocks, mean_patch=mean_patch)
+    joined = ConcatenatedTokenViT(network, blocks, mean_patch=mean_patch)
     found = joined.embed(images)
 
     wanted = [net.norm(tokens)[:, 0] for tokens in seen[-blocks:]]

@@ -62,7 +62,7 @@ class Growing(Method[GrowingConfig]):
             epochs, (view,), sampler, f"phase {index}", labels, steps, lr=lambda step: 0.1 / (index + step + 1)
         )
 
-    def planned_steps(self) -> int:
+    def max_adaptive_steps(self) -> int:
         return 5 + 3 * self.until
 
     def on_phase_start(self, state: TrainState) -> None:

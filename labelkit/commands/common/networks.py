@@ -29,7 +29,7 @@ from labelkit.models.side_by_side import (
     SEPARATOR,
     SIDE_BY_SIDE,
     ConcatenatedNetworks,
-    ConcatenatedTokens,
+    ConcatenatedTokenViT,
     parse_joined_layer,
 )
 from labelkit.models.weights.files import fingerprint
@@ -198,7 +198,7 @@ def use_class_tokens_as_embedding(model: EmbeddingNetwork, last_blocks: int, *, 
     """
     if last_blocks == 1 and not mean_patch:
         return model
-    joined = ConcatenatedTokens(model.network, last_blocks, mean_patch=mean_patch).eval()
+    joined = ConcatenatedTokenViT(model.network, last_blocks, mean_patch=mean_patch).eval()
     return replace(model, network=joined, weights=model.weights or fingerprint(model.network))
 
 

@@ -64,8 +64,8 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     )
     select: Literal["min", "far", "random", "max"] = _DISCOVERY(
         "min",
-        "Images near a class mean to select. min: the nearest; max: the farthest; far: the farthest among the most "
-        "confident (10 times as many as selected); random: drawn at random.",
+        "Which images to select, by their distance to the class mean. min: the nearest; max: the farthest; far: the "
+        "farthest among the most confident (10 times as many as selected); random: drawn at random.",
     )
     seed: int = _DISCOVERY(0, "Random seed for --select random.", ge=0)
 

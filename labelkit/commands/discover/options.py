@@ -27,7 +27,7 @@ class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, NewClassesOption,
 
     criterion: Literal["auto", "published"] = OPTION(
         "auto",
-        "Criterion for estimating the number of classes. auto: hide labels in turn; published: maximize "
+        "Criterion for estimating the number of classes. auto: hold out some labels in turn; published: maximize "
         "the accuracy of k-means on the labels, as in generalized category discovery (GCD).",
     )
     num_classes: int | None = OPTION(None, "Number of classes, if known. Default: estimated.", ge=1)

@@ -332,7 +332,7 @@ class EvaluatePatchClustersConfig(DenseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
 
-    split: str = DATA("auto", "Split whose patches to cluster and score; auto: val if it exists, otherwise test.")
+    split: str = DATA("auto", "Split whose patches are clustered and scored; auto: val if it exists, otherwise test.")
     num_clusters: int | None = OPTION(
         None,
         "Number of patch clusters. As many clusters as classes are matched one to one; with more "

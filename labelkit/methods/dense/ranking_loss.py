@@ -176,8 +176,8 @@ class MergedOrder:
         """Return this order with items and thresholds swapped, as for the result of :func:`thresholds_up_to_rank`."""
         return MergedOrder(self.blocks, self.batch, self.queries, self.items, self.tags)
 
-    def sums(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:
-        r"""Sum for each item the payloads of items in earlier (or later) blocks that rank below its rank or threshold.
+    def sum_lower_ranked(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:
+        r"""For each item, sum the payloads in earlier (or later) blocks whose rank is below its own, or its threshold.
 
         .. math::
             s_{bi} = \sum_{r_j < r_i,\; B(j) < B(i)} x_{bj}, \qquad
@@ -353,7 +353,7 @@ def _between_blocks(items: _Items, margin: float) -> tuple[Tensor, Tensor, Tenso
     """Sum over earlier blocks at each position, (b, N) float64: surrogates, slopes, and number of items ahead."""
     p, size = items.p, items.blocks.size
     moments = torch.stack([torch.ones_like(p), p, p * p])
-    worse, far_worse = items.merged.sums(moments, earlier=True)
+    worse, far_worse = items.merged.sum_lower_ranked(moments, earlier=True)
     near = worse - far_worse
     begin = torch.arange(items.blocks.length, device=p.device) // size * size
     ahead = _sums_before(moments, torch.minimum(items.below, begin)) - worse
@@ -406,7 +406,7 @@ def _pulls_between_blocks(items: _Items, strength: Tensor, margin: float) -> Ten
     p, size = items.p, items.blocks.size
     payload = torch.stack([strength, strength * p])
     # nearness is mutual: an item is near a better item if the latter is near it
-    lower, up_to_near = items.merged.inverse().sums(payload, earlier=False)
+    lower, up_to_near = items.merged.inverse().sum_lower_ranked(payload, earlier=False)
     middle_count, middle_sum = (up_to_near - lower).unbind()
     # items of later blocks with the same target have smaller ranks, and do not count
     end = (torch.arange(items.blocks.length, device=p.device) // size + 1) * size

@@ -40,7 +40,7 @@ from labelkit.methods.few_labels.growth import (
     broadcast_discovery,
 )
 from labelkit.methods.few_labels.losses import SquaredConsistency
-from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
+from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight_schedule
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjectiveMethod,
@@ -73,7 +73,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         super().__init__(config, data, dropout=0.0)  # MixMatch adds its own noise
         check_divisible("--labeled-batch-size", config.labeled_batch_size)
         self.guide = GuideNetwork(config, self.network)
-        weight = unlabeled_weight(config.steps, config)
+        weight = unlabeled_weight_schedule(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)
         self.consistency = SquaredConsistency()
         rules = GrowthRules(config.growth_factor, config.growth_limit, generations=1)
@@ -104,7 +104,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
             return config.steps
         return min(config.first_blocks * config.block_steps, config.steps)
 
-    def planned_steps(self) -> int:
+    def max_adaptive_steps(self) -> int:
         """Return the number of updates of the run."""
         return self.config.steps
 

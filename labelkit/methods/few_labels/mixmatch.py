@@ -161,8 +161,8 @@ class MixMatchObjective(StudentObjective):
         return difference.mean()
 
 
-def unlabeled_weight(steps: int, options: MixMatchOptions) -> RampedWeight:
-    """Return the schedule of the unlabeled loss's weight; ``steps`` is the length of the (first) phase."""
+def unlabeled_weight_schedule(steps: int, options: MixMatchOptions) -> RampedWeight:
+    """Return the weight schedule of the unlabeled loss; ``steps`` is the length of the first (or only) phase."""
     return RampedWeight(options.unlabeled_weight, options.unlabeled_ramp * steps)
 
 
@@ -172,5 +172,5 @@ class MixMatch(StudentObjectiveMethod[MixMatchConfig]):
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
         check_divisible("--labeled-batch-size", config.labeled_batch_size)
-        weight = unlabeled_weight(config.steps, config)
+        weight = unlabeled_weight_schedule(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)

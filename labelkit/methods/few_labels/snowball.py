@@ -30,7 +30,7 @@ from labelkit.methods.few_labels.growth import (
     broadcast_discovery,
 )
 from labelkit.methods.few_labels.mean_teacher import MeanTeacherObjective
-from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
+from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight_schedule
 from labelkit.methods.few_labels.options import SnowballConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjective,
@@ -89,7 +89,9 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         self.objective: StudentObjective
         if config.trainer == "mixmatch":
             check_divisible("--labeled-batch-size", config.labeled_batch_size)
-            self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
+            self.objective = MixMatchObjective(
+                weak, weight=unlabeled_weight_schedule(config.steps, config), seed=config.seed
+            )
         else:
             self.objective = MeanTeacherObjective(config, config.steps, weak)
         self.growth = LabelGrowth(data.labels, GrowthRules(GROWTH_FACTOR, config.cap, config.generations))
@@ -124,7 +126,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         peak, views = (config.later_lr_ratio if index else 1.0) * config.lr, self.objective.views
         return student_phase(config, labels, rows, views, steps=steps, peak=peak, index=index, name=name)
 
-    def planned_steps(self) -> int:
+    def max_adaptive_steps(self) -> int:
         """Return the number of updates of a run in which every generation reaches its full size."""
         config, given = self.config, self.growth.given
         later = config.generations * len(self.growth.rules.max_label_counts(int((given >= 0).sum()), len(given)))

@@ -22,7 +22,7 @@ from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.common.search_queries import Queries, embed_query_images, is_store, load_other_store_queries
 from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
-from labelkit.data.datasets import FileSource, build_listing, sort_by_bytes
+from labelkit.data.datasets import FileSource, build_dataset, sort_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder, path_exists
 from labelkit.errors import ConfigError, DatasetError, StoreError
@@ -138,7 +138,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     if photos:
         ids = tuple(sort_by_bytes({str(photo) for photo in photos}))
         unknown = [None] * len(ids)
-        dataset = build_listing("photos", Path(), ids, unknown, unknown, FileSource(Path(), ids))
+        dataset = build_dataset("photos", Path(), ids, unknown, unknown, FileSource(Path(), ids))
         found = embed_query_images(dataset, store, checkpoint=config.checkpoint, device=config.device, where="predict")
         query_sets.insert(0, found)
     predictions = [

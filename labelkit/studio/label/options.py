@@ -82,8 +82,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     grouping: str | None = _SERVE(
         None,
-        "Result from `cluster` or `discover` whose groups to show (with --serve or --export atlas). Default: a result "
-        "with class names, preferably with confidences, otherwise clusters.",
+        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas). Default: a "
+        "result with class names, preferably with confidences, otherwise clusters.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _SERVE(

@@ -23,7 +23,7 @@ def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, ea
     thresholds = torch.randint(0, n + 1, (batch, n), generator=generator).sort(dim=1).values
     payload = torch.randint(-50, 50, (2, batch, n), generator=generator).double()
 
-    below, below_threshold = joint_sort_order(blocks, ranks, thresholds).sums(payload, earlier=earlier)
+    below, below_threshold = joint_sort_order(blocks, ranks, thresholds).sum_lower_ranked(payload, earlier=earlier)
 
     block = torch.arange(n) // size
     stands = block[None, :] < block[:, None] if earlier else block[None, :] > block[:, None]
@@ -45,7 +45,7 @@ def test_one_order_serves_several_payloads_and_the_thresholds_turned_around() ->
     order = joint_sort_order(blocks, ranks, thresholds)
     block = torch.arange(n) // 5
     for one, own, earlier in ((order, thresholds, True), (order.inverse(), turned, False), (order, thresholds, False)):
-        found = one.sums(payload, earlier=earlier)
+        found = one.sum_lower_ranked(payload, earlier=earlier)
         stands = block[None, :] < block[:, None] if earlier else block[None, :] > block[:, None]
         for sums, most in zip(found, (ranks, own.gather(1, ranks)), strict=True):
             inside = stands & (ranks[:, None, :] < most[:, :, None])

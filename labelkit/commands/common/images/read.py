@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.locations import find_image_location
-from labelkit.data.datasets import FileSource, ImageDataset, build_listing
+from labelkit.data.datasets import FileSource, ImageDataset, build_dataset
 from labelkit.data.decode import BadImageError
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.tables import path_exists
@@ -50,7 +50,7 @@ def open_single_image(path: Path) -> ImageDataset:
         source.read(0).decode(3)
     except BadImageError as error:
         raise DatasetError(str(path), f"cannot be read as an image: {error}", "Pass a JPEG or PNG file.") from error
-    return build_listing(path.name, path.parent, (path.name,), [None], [None], source)
+    return build_dataset(path.name, path.parent, (path.name,), [None], [None], source)
 
 
 def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
