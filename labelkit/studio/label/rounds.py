@@ -34,6 +34,8 @@ class Labels:
         rounds: (n,) int64 round in which the label was added, 0 = from the store, -1 = none.
         round: number of the last round.
         source: the result they come from; empty for the store's own labels.
+        confidence: (n,) float64 in [0, 1], confidence of labels that are predictions and of unsure predictions;
+            NaN for other images. ``None`` without predictions.
     """
 
     labels: NDArray[np.int64]
@@ -41,6 +43,7 @@ class Labels:
     rounds: NDArray[np.int64]
     round: int
     source: dict[str, object]
+    confidence: NDArray[np.float64] | None = None
 
 
 def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
@@ -91,11 +94,14 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     number = {text: label for label, text in enumerate(names)}
     merged = base.labels.copy()
     merged[written] = [number[text] for text in texts]
-    predicted = int(np.isin(np.array(found.kinds)[written], ("known", "new")).sum())
-    unsure = int(((merged < 0) & np.isin(found.kinds, ("unsure",))).sum())
-    told = f"{predicted} predictions are exported as labels; {unsure} unsure images remain unlabeled"
+    predicted = written & np.isin(found.kinds, ("known", "new"))
+    unsure = (merged < 0) & np.isin(found.kinds, ("unsure",))
+    told = f"{predicted.sum()} predictions are exported as labels; {unsure.sum()} unsure images remain unlabeled"
+    if (found.confidence[unsure] < float(result.params["min_confidence"])).any():
+        told += ". To export them too, run `labelkit start` or `labelkit discover answer` again with --min-confidence 0"
     current_progress().message(told)
-    return replace(base, labels=merged, class_names=names)
+    confidence = np.where(predicted | unsure, found.confidence, np.nan)
+    return replace(base, labels=merged, class_names=names, confidence=confidence)
 
 
 def drop_unused_classes(final: Labels) -> Labels:
