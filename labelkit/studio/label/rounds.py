@@ -19,7 +19,10 @@ from labelkit.formatting import first_few
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, newest_name, read_result
+from labelkit.studio.label.actions import TYPICAL, choose_training_labels
 from labelkit.studio.label.options import LabelConfig
+from labelkit.studio.label.session import is_session, restore_session
+from labelkit.studio.report.images import choose_images
 
 _SHOWN = 10
 
@@ -47,7 +50,10 @@ class Labels:
 
 
 def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
-    """Return the initial labels: those of an earlier result, or those of the store that training may use."""
+    """Return the initial labels: those of an earlier result, or those of the store that training may use.
+
+    Of a group named in the browser, only the most typical images are labeled; see :func:`choose_training_labels`.
+    """
     rows = np.arange(store.n, dtype=np.int64)
     if config.labels is None:
         given = choose_usable_labels(None, store, rows)
@@ -62,7 +68,17 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
         problem = "does not record the rounds of its labels"
         raise StoreError(str(result.path), problem, "Pass a result created by `labelkit label`.")
-    return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
+    labels, rounds = given.labels, np.asarray(rounds, dtype=np.int64)
+    if is_session(result):
+        work, images = restore_session(store, result).work, choose_images(store, store.n, 0)
+        labels = np.where(choose_training_labels(work, images.features) >= 0, labels, -1)
+        rounds = np.where(labels >= 0, rounds, -1)
+        if dropped := int(((labels < 0) & (given.labels >= 0)).sum()):
+            current_progress().message(
+                f"only the {TYPICAL} most typical images of each named group are used as labels; the other {dropped} "
+                "images remain unlabeled"
+            )
+    return Labels(labels, given.class_names, rounds, last, given.source)
 
 
 def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base: Labels) -> Labels:

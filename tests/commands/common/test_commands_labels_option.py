@@ -1,5 +1,6 @@
 """``--labels FILE|RESULT``, wherever it is taken."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,11 @@ def test_the_newest_labels_have_the_highest_number(make_store: Any) -> None:
         arrays = {"labels": np.array([0, -1]), "labeled": np.array([True, False]), "class_names": [result]}
         write_result(store, result, kind="labels", arrays=arrays, params={}, stage="label")
         assert used(store, Path("newest")) == {"0000.png": newest}
+    given = write(store.path.with_name("given.csv"), "0000.png,ant")
+    with pytest.raises(
+        DatasetError, match=re.escape(f"labels of `labelkit start` are in {given}: pass it as --labels")
+    ):
+        used(store, Path("labels-11"))
 
 
 def test_one_image_by_two_paths_and_with_two_labels_is_an_error(plain: EmbeddingStore, tmp_path: Path) -> None:
