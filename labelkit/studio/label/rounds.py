@@ -68,17 +68,17 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
         problem = "does not record the rounds of its labels"
         raise StoreError(str(result.path), problem, "Pass a result created by `labelkit label`.")
-    labels, rounds = given.labels, np.asarray(rounds, dtype=np.int64)
+    labels, label_rounds = given.labels, np.asarray(rounds, dtype=np.int64)
     if is_session(result):
         work, images = restore_session(store, result).work, choose_images(store, store.n, 0)
         labels = np.where(choose_training_labels(work, images.features) >= 0, labels, -1)
-        rounds = np.where(labels >= 0, rounds, -1)
+        label_rounds = np.where(labels >= 0, label_rounds, -1)
         if dropped := int(((labels < 0) & (given.labels >= 0)).sum()):
             current_progress().message(
                 f"only the {TYPICAL} most typical images of each named group are used as labels; the other {dropped} "
                 "images remain unlabeled"
             )
-    return Labels(labels, given.class_names, rounds, last, given.source)
+    return Labels(labels, given.class_names, label_rounds, last, given.source)
 
 
 def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base: Labels) -> Labels:
