@@ -7,7 +7,6 @@
 import errno
 import inspect
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ import typer
 
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.process import interrupt_on_signals
+from labelkit.cli.process import describe_stop, interrupt_on_signals
 from labelkit.commands.table import COMMANDS as _TABLE
 from labelkit.commands.table import Command, Group
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
@@ -216,12 +215,12 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
             sys.stdout.flush()
             return _exit_code(code)
         except Interrupted as interrupted:
-            return _report_interrupt(interrupted)
+            return _report_interrupt(interrupted, arguments)
         except BrokenPipeError:
             return _report_interrupt(Interrupted(BROKEN_PIPE_SIGNAL))
         except Exception as error:
             if seen:  # a library wrapped the interrupt, or failed because of it
-                return _report_interrupt(Interrupted(seen[0]))
+                return _report_interrupt(Interrupted(seen[0]), arguments)
             known = error if isinstance(error, LabelkitError) else _as_resource_error(error)
             if known is not None:
                 return _report_error(known, output)
@@ -268,9 +267,9 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
     return None
 
 
-def _report_interrupt(interrupted: Interrupted) -> int:
+def _report_interrupt(interrupted: Interrupted, arguments: Sequence[str] = ()) -> int:
     if interrupted.signum != BROKEN_PIPE_SIGNAL:  # after a broken pipe, nobody would read a message
-        print_error(f"stopped by {signal.Signals(interrupted.signum).name}")
+        print_error(describe_stop(interrupted.signum, arguments))
     return interrupted.exit_code
 
 

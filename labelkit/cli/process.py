@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any, NoReturn, TextIO
@@ -192,8 +192,15 @@ def _forward_signals(reader: int, handler: object, seen: list[int]) -> None:
         os.close(reader)
 
 
+def describe_stop(signum: int, arguments: Sequence[str]) -> str:
+    """Return a message that names the signal, and how to continue a command (given without ``labelkit``) that can."""
+    again = {"start": " again", "embed": " again", "train": " with --resume"}.get("".join(arguments[:1]))
+    remedy = "" if again is None else f"; to continue, run the same command{again}"
+    return f"stopped by {signal.Signals(signum).name}{remedy}"
+
+
 def _exit_immediately(signum: int) -> NoReturn:
-    _write_message(f"stopped by {signal.Signals(signum).name}")
+    _write_message(describe_stop(signum, sys.argv[1:]))
     os._exit(128 + signum)
 
 

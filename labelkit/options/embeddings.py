@@ -69,7 +69,7 @@ class EmbeddingInputOptions(LabelsOption):
     def _use_store_as_dataset(cls, values: Any) -> Any:
         """Set ``dataset`` to the store, which names the run and appears in messages."""
         if isinstance(values, dict) and values.get("index") not in (None, "none") and "dataset" not in values:
-            return {**values, "dataset": str(values["index"])}
+            return {**values, "dataset": str(find_newest_store(Path(values["index"])) or values["index"])}
         return values
 
     @model_validator(mode="after")

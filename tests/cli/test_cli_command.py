@@ -11,13 +11,13 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NoReturn
 
 import pytest
 import typer
 from labelkit.cli.command import build_typer_command
 from labelkit.cli.console import Output
-from labelkit.cli.main import build_group, run_app
+from labelkit.cli.main import build_group, main, run_app
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import (
     BusyError,
@@ -354,6 +354,19 @@ def test_signals_interrupt_with_their_code(
     assert code_of(lambda: signal.raise_signal(signum)) == code
     assert signal.getsignal(signum) is before
     assert capsys.readouterr().err == f"error: stopped by {signum.name}\n"
+
+
+def test_an_interrupted_command_says_how_to_continue(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def build(words: object) -> NoReturn:
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr("labelkit.cli.main.build_app", build)
+    for command, way in (("train", " with --resume"), ("embed", " again"), ("start", " again")):
+        assert main([command, "x"]) == 130
+        told = f"error: stopped by SIGINT; to continue, run the same command{way}\n"
+        assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize("wrapped", [ValueError("from Rust"), StoreError("a.h5", "cannot be read")])

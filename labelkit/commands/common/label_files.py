@@ -64,10 +64,13 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
         raise ConfigError("--labels", problem, f"Pass the file as {option.absolute()}, or rename the file.")
     if not is_there and not option.exists():
         known = ", ".join(results) or "none"
+        remedy = "Pass a result of `labelkit label`, or a CSV with the columns path,label."
+        if (given := store.path.with_name("given.csv")).is_file():  # of `labelkit start`, from all rounds
+            remedy = (
+                f"The labels of `labelkit start` are in {given}: pass it as --labels, in `labelkit label` as --from."
+            )
         raise DatasetError(
-            str(option),
-            f"is neither a file nor a result of {store.path} (its results: {known})",
-            "Pass a result of `labelkit label`, or a CSV with the columns path,label.",
+            str(option), f"is neither a file nor a result of {store.path} (its results: {known})", remedy
         )
     if not is_there:
         return None

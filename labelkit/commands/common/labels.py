@@ -161,9 +161,12 @@ def override_listing_labels(
         dataset: the dataset.
         option: a CSV file.
         label_column: header of the label column of a CSV; None for the default.
-        own: whether to drop the dataset's own labels, keep them for evaluation only (``hide``), or keep them.
+        own: whether to drop the dataset's own labels, keep them for evaluation only (``hide``), or keep them. If none
+            is usable and they share no class with the file, they are dropped.
     """
     texts = read_csv_labels(option, LabeledImages(dataset.name, dataset.sample_ids, dataset.root), label_column)
+    if not dataset.given.any() and set(texts.values()).isdisjoint(dataset.class_names):
+        own = "drop"  # its classes are years or places, say; see choose_usable_labels
     labels, class_names = encode_labels(texts, () if own == "drop" else dataset.class_names, len(dataset))
     given = labels >= 0
     if own != "drop":

@@ -68,7 +68,11 @@ class RetrieveConfig(
         "Search method. exact: compare with all images; hnsw, ivfpq: use an index, built once and cached; auto: "
         "choose by the size of the store and --max-memory.",
     )
-    csv: Path | None = OUTPUT(None, "Also write the hits to this CSV.", makes="csv")
+    csv: Path | None = OUTPUT(
+        None,
+        "Also write the hits to this CSV. As in --json, score is the cosine, distance or product that the table shows.",
+        makes="csv",
+    )
     sheet: Path | None = OUTPUT(None, "Also save the queries and their hits to this PNG.", makes="png")
     dataset: str | None = IMAGES(
         None, "Dataset that contains the images for --sheet, if they were moved after `labelkit embed`."

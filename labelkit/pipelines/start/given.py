@@ -225,7 +225,7 @@ def collect_labels(
         commoner = [other for other, more in counts.items() if (more, other) > (count, name)]
         near = next((other for other in commoner if other.casefold() == name.casefold()), None)
         if near is None and count <= _FEW:
-            near = find_misspelled_class(name, (other for other in commoner if counts[other] > _FEW))
+            near = find_misspelled_class(name, (other for other in commoner if counts[other] > count))
         if near is not None:
             progress.warning(
                 f"the class {name!r} ({_labels(count)}) resembles {near!r}: if both are the same class, replace "

@@ -63,7 +63,8 @@ def label_images(config: LabelConfig) -> SimpleResult:
         made.append(path)
         values |= {"result": name, "path": path, **told}
         tables += _build_label_tables(told)
-        if find_newest_store(config.index.parent) is not None:
+        in_start = config.from_.resolve().parent == config.index.resolve().parent  # such as given.csv
+        if find_newest_store(config.index.parent) is not None and not in_start:
             advice = f"`labelkit start` does not use these labels; to add them there, pass it --labels {config.from_}"
             current_progress().warning(advice)
     if config.predictions is not None:

@@ -19,7 +19,10 @@ from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, newest_name, read_result
+from labelkit.studio.label.actions import TYPICAL, choose_training_labels
 from labelkit.studio.label.options import LabelConfig
+from labelkit.studio.label.session import is_session, restore_session
+from labelkit.studio.report.images import choose_images
 
 _SHOWN = 10
 
@@ -34,6 +37,8 @@ class Labels:
         rounds: (n,) int64 round in which the label was added, 0 = from the store, -1 = none.
         round: number of the last round.
         source: the result they come from; empty for the store's own labels.
+        confidence: (n,) float64 in [0, 1], confidence of labels that are predictions and of unsure predictions;
+            NaN for other images. ``None`` without predictions.
     """
 
     labels: NDArray[np.int64]
@@ -41,10 +46,14 @@ class Labels:
     rounds: NDArray[np.int64]
     round: int
     source: dict[str, object]
+    confidence: NDArray[np.float64] | None = None
 
 
 def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
-    """Return the initial labels: those of an earlier result, or those of the store that training may use."""
+    """Return the initial labels: those of an earlier result, or those of the store that training may use.
+
+    Of a group named in the browser, only the most typical images are labeled; see :func:`choose_training_labels`.
+    """
     rows = np.arange(store.n, dtype=np.int64)
     if config.labels is None:
         given = choose_usable_labels(None, store, rows)
@@ -59,7 +68,17 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
         problem = "does not record the rounds of its labels"
         raise StoreError(str(result.path), problem, "Pass a result created by `labelkit label`.")
-    return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
+    labels, label_rounds = given.labels, np.asarray(rounds, dtype=np.int64)
+    if is_session(result):
+        work, images = restore_session(store, result).work, choose_images(store, store.n, 0)
+        labels = np.where(choose_training_labels(work, images.features) >= 0, labels, -1)
+        label_rounds = np.where(labels >= 0, label_rounds, -1)
+        if dropped := int(((labels < 0) & (given.labels >= 0)).sum()):
+            current_progress().message(
+                f"only the {TYPICAL} most typical images of each named group are used as labels; the other {dropped} "
+                "images remain unlabeled"
+            )
+    return Labels(labels, given.class_names, label_rounds, last, given.source)
 
 
 def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base: Labels) -> Labels:
@@ -91,11 +110,14 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     number = {text: label for label, text in enumerate(names)}
     merged = base.labels.copy()
     merged[written] = [number[text] for text in texts]
-    predicted = int(np.isin(np.array(found.kinds)[written], ("known", "new")).sum())
-    unsure = int(((merged < 0) & np.isin(found.kinds, ("unsure",))).sum())
-    told = f"{predicted} predictions are exported as labels; {unsure} unsure images remain unlabeled"
+    predicted = written & np.isin(found.kinds, ("known", "new"))
+    unsure = (merged < 0) & np.isin(found.kinds, ("unsure",))
+    told = f"{predicted.sum()} predictions are exported as labels; {unsure.sum()} unsure images remain unlabeled"
+    if (found.confidence[unsure] < float(result.params["min_confidence"])).any():
+        told += ". To export them too, run `labelkit start` or `labelkit discover answer` again with --min-confidence 0"
     current_progress().message(told)
-    return replace(base, labels=merged, class_names=names)
+    confidence = np.where(predicted | unsure, found.confidence, np.nan)
+    return replace(base, labels=merged, class_names=names, confidence=confidence)
 
 
 def drop_unused_classes(final: Labels) -> Labels:

@@ -56,6 +56,7 @@ class _Set:
     ids: list[str]  # all are valid text
     labels: NDArray[np.int64]  # -1: none
     class_names: tuple[str, ...]
+    scores: list[float | None]  # confidence of each label that is a prediction
 
     @property
     def names(self) -> list[str | None]:
@@ -126,11 +127,17 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
     if len(names) > 1 and config.export != "atlas":
         told = f"{config.out}: labels of {' and '.join(names)} are exported together; to choose a split, pass --split"
         current_progress().warning(told)
-    return _Set(rows, [store.sample_ids[row] for row in written], final.labels[rows], final.class_names)
+    sure = np.full(len(rows), np.nan) if final.confidence is None else final.confidence[rows].round(4)
+    sure[final.labels[rows] < 0] = np.nan
+    scores = [None if np.isnan(score) else score for score in sure.tolist()]
+    return _Set(rows, [store.sample_ids[row] for row in written], final.labels[rows], final.class_names, scores)
 
 
 def _coco(store: EmbeddingStore, found: _Set) -> bytes:
-    """Return COCO JSON in which the label of an image is an annotation with a box around the whole image."""
+    """Return COCO JSON in which the label of an image is an annotation with a box around the whole image.
+
+    Labels that are predictions have a ``score``, their confidence.
+    """
     if not store.has_images:
         problem = "does not record the image sizes"
         raise StoreError(str(store.path), problem, "Create a store of the images with `labelkit embed`.")
@@ -149,6 +156,7 @@ def _coco(store: EmbeddingStore, found: _Set) -> bytes:
             "area": sizes[place][0] * sizes[place][1],
             "segmentation": [],
             "iscrowd": 0,
+            **({} if found.scores[place] is None else {"score": found.scores[place]}),
         }
         for number, place in enumerate(labeled)
     ]
@@ -158,7 +166,7 @@ def _coco(store: EmbeddingStore, found: _Set) -> bytes:
 
 
 def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: Labels, found: _Set) -> None:
-    """Write a table of images; the column ``kind`` records whether the image or its group was labeled."""
+    """Write a table of images; ``kind`` is image or group (which of them was labeled), or prediction."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -168,9 +176,14 @@ def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: L
     confidence = np.full(store.n, np.nan, dtype=np.float32)
     if grouping is not None and grouping.measure == "confidence":
         confidence = grouping.confidence.astype(np.float32)
+    if final.confidence is not None:
+        confidence = np.where(np.isnan(final.confidence), confidence, final.confidence).astype(np.float32)
     points = compute_map_positions(images.features, "pca", 0)[0].astype(np.float32) / _PLACES
     by_group = np.where(_by_group(config, store, final)[found.rows], "group", "image").tolist()
-    kinds = [None if name is None else kind for name, kind in zip(found.names, by_group, strict=True)]
+    kinds = [
+        None if name is None else kind if score is None else "prediction"
+        for name, kind, score in zip(found.names, by_group, found.scores, strict=True)
+    ]
     texts = {"path": found.ids, "label": found.names, "kind": kinds}
     columns = {name: pa.array(values, pa.string()) for name, values in texts.items()}
     columns["confidence"] = pa.array(confidence[found.rows])
@@ -264,14 +277,18 @@ def _huggingface(found: _Set) -> tuple[list[str], dict[str, str]]:
     taken = {"metadata.csv", "README.md"} & {name.split("/", 1)[0] for name in found.ids}
     if taken:
         raise DatasetError(sorted(taken)[0], "is the name of both an image and an exported table", "Rename the image.")
-    lines = ([file, name or ""] for file, name in zip(found.ids, found.names, strict=True))
-    table = csv_text(["file_name", "label"], lines)
+    columns = ["file_name", "label"] + ([] if found.scores == [None] * len(found.ids) else ["confidence"])
+    rows = zip(found.ids, found.names, found.scores, strict=True)
+    table = csv_text(columns, (row[: len(columns)] for row in rows))  # None is an empty cell
     return found.ids, {"metadata.csv": table, "README.md": _README}
 
 
 def _fiftyone(found: _Set) -> tuple[list[str], dict[str, str]]:
     files = _flat_names(found.ids, stems=True)
-    targets = [int(label) if label >= 0 else None for label in found.labels]
+    targets = [
+        None if label < 0 else label if score is None else {"label": label, "confidence": score}
+        for label, score in zip(found.labels.tolist(), found.scores, strict=True)
+    ]
     labels = {PurePosixPath(file).stem: target for file, target in zip(files, targets, strict=True)}
     whole = {"classes": list(found.class_names), "labels": labels}
     return [f"data/{file}" for file in files], {"labels.json": json.dumps(whole, ensure_ascii=False) + "\n"}

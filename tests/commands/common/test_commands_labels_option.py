@@ -1,14 +1,18 @@
 """``--labels FILE|RESULT``, wherever it is taken."""
 
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
+from labelkit.commands.common.labels import choose_usable_labels, override_listing_labels, override_store_labels
+from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.methods.discovery.options import SimGCDConfig
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
@@ -62,6 +66,27 @@ def test_the_newest_labels_have_the_highest_number(make_store: Any) -> None:
         arrays = {"labels": np.array([0, -1]), "labeled": np.array([True, False]), "class_names": [result]}
         write_result(store, result, kind="labels", arrays=arrays, params={}, stage="label")
         assert used(store, Path("newest")) == {"0000.png": newest}
+    given = write(store.path.with_name("given.csv"), "0000.png,ant")
+    with pytest.raises(
+        DatasetError, match=re.escape(f"labels of `labelkit start` are in {given}: pass it as --labels")
+    ):
+        used(store, Path("labels-11"))
+
+
+def test_a_listing_whose_folders_are_no_classes_takes_only_those_of_the_file(photos: Path, tmp_path: Path) -> None:
+    dataset = load_dataset(str(photos), data_root=photos)
+    hidden = replace(dataset, given=np.zeros(len(dataset), dtype=bool))  # as a store of `labelkit start`
+    for label, names in (("x", ("x",)), ("ant", dataset.class_names)):
+        table = write(tmp_path / "labels.csv", f"bee/01.png,{label}")
+        assert override_listing_labels(hidden, table, own="keep").class_names == names
+
+
+def test_a_start_folder_is_the_index_of_training(tmp_path: Path) -> None:
+    (tmp_path / "photos.h5.results").mkdir()
+    for name in ("photos.h5", "photos.h5.results/answer.h5"):
+        (tmp_path / name).touch()
+    (tmp_path / "start.json").write_text('{"rounds": [{"store": "photos.h5", "answer": "answer"}]}')
+    assert SimGCDConfig(index=tmp_path).dataset == str(tmp_path / "photos.h5")
 
 
 def test_one_image_by_two_paths_and_with_two_labels_is_an_error(plain: EmbeddingStore, tmp_path: Path) -> None:

@@ -872,6 +872,10 @@ def test_a_class_whose_name_looks_like_a_slip_is_named_once(
     for slips, told in (
         ({"010.png": "gren"}, "the class 'gren' (1 label) resembles 'green': if both are the same class, replace "),
         ({"007.png": "GREEN", "010.png": "GREEN"}, "the class 'GREEN' (2 labels) resembles 'green'"),
+        ({"001.png": "gren", "004.png": "type-1", "007.png": "type-2"}, ""),  # which of two single labels is wrong?
+        ({"001.png": "type-1", "004.png": "type-1", "007.png": "type-2"}, ""),
+        ({"001.png": "Garant-milk", "004.png": "Garant-milk", "007.png": "Arla-milk"}, ""),
+        ({"001.png": "brown", "004.png": "brown", "007.png": "brwn"}, "the class 'brwn' (1 label) resembles 'brown'"),
         ({}, ""),
     ):
         slipped = text

@@ -15,6 +15,7 @@ from labelkit.studio.label.actions import InvalidStepError, Step
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.label import label_images, read_session_labels
 from labelkit.studio.label.options import LabelConfig
+from labelkit.studio.label.rounds import initial_labels
 from labelkit.studio.label.session import EditConflictError, Session
 
 PER_BLOB = 8
@@ -114,7 +115,11 @@ def test_a_label_stays_when_other_images_become_typical_of_its_group(
     monkeypatch.setattr("labelkit.studio.label.actions.TYPICAL", 2)
     session = opened(store)
     act(session, {"do": "name", "group": 0, "name": "cup"})
-    last, _, given = read_session_labels(store, "labels-1", None)
+    last, learned, given = read_session_labels(store, "labels-1", None)
+    # an export contains the same labels, not those of the whole group
+    exported = initial_labels(LabelConfig(index=store.path, labels=Path("labels-1"), serve=True), store)
+    assert [store.sample_ids[row] for row in np.flatnonzero(exported.labels >= 0)] == [path for path, _, _ in learned]
+    assert ((exported.rounds >= 0) == (exported.labels >= 0)).all()
     act(session, {"do": "group", "rows": np.flatnonzero(session.work.groups == 1).tolist(), "group": 0})
     _, every, fresh = read_session_labels(store, "labels-1", last)
 

@@ -21,7 +21,7 @@ from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import Labels, drop_unused_classes
 from PIL import Image
 from tests.pipelines.squares import add_photos, labels_in, run, table, write_labels
-from tests.running import Heard
+from tests.running import Heard, read_table
 from tests.tiers import quick_every
 
 #: the same file name in two folders, the same but for the suffix, and folders that other programs take for splits
@@ -243,7 +243,7 @@ def test_predictions_are_exported_where_no_label_is(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     add_photos(tmp_path / "photos", range(30), seed=0)
     labeled = (0, 1, 3, 4, 6, 7, 9, 10, 12, 13)
-    told = run(tmp_path / "photos", labels=write_labels(tmp_path / "known.csv", labeled), min_confidence=0.6)
+    told = run(tmp_path / "photos", labels=write_labels(tmp_path / "known.csv", labeled), min_confidence=0.9)
     index, heard = Path(str(told["store"])), Heard()
 
     def export(**options: Any) -> dict[str, str]:
@@ -290,8 +290,27 @@ def test_predictions_are_exported_where_no_label_is(tmp_path: Path) -> None:
     assert found.items() >= labels_in(tmp_path / "known.csv").items()
     unsure = 30 - len(found)
     told = f"{len(found) - len(labeled)} predictions are exported as labels; {unsure} unsure images remain unlabeled"
-    assert told in heard.messages
+    remedy = ". To export them too, run `labelkit start` or `labelkit discover answer` again with --min-confidence 0"
+    assert unsure
+    assert told + remedy in heard.messages
     assert len(found) > len(labeled)
+    # predictions have their confidence, and labels have none
+    sure = {
+        path: float(row["confidence"]) if row["kind"] != "given" else None
+        for path, row in rows.items()
+        if path in found
+    }
+    coco = json.loads((tmp_path / "set.json").read_text())
+    files = {one["id"]: one["file_name"] for one in coco["images"]}
+    assert {files[one["image_id"]]: one.get("score") for one in coco["annotations"]} == pytest.approx(sure, abs=1e-3)
+    for name in ("fiftyone", "huggingface"):
+        label_images(LabelConfig(index=index, predictions="answer", export=name, out=tmp_path / name))
+    targets = json.loads((tmp_path / "fiftyone" / "labels.json").read_text())["labels"]
+    assert [targets[Path(path).stem]["confidence"] for path in sure if sure[path] is not None] == [
+        one["score"] for one in coco["annotations"] if "score" in one
+    ]
+    lines = read_table(tmp_path / "huggingface" / "metadata.csv")
+    assert {row["file_name"] for row in lines if row["confidence"]} == {path for path in sure if sure[path] is not None}
     # with the labels of a session, these decide what is given, and what was rejected stays without a label
     store = open_store(index)
     rejected = list(found).index(next(path for path in found if rows[path]["kind"] != "given"))
