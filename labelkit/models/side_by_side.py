@@ -130,6 +130,6 @@ class ConcatenatedTokenViT(InferenceNetwork):
 
 
 def parse_joined_layer(layer: str) -> tuple[int, bool] | None:
-    """Parse ``last_blocks`` and ``mean_patch`` from a layer name of that network; ``None`` for other layers."""
+    """Parse ``last_blocks`` and ``mean_patch`` of a `ConcatenatedTokenViT` from its layer name, or return ``None``."""
     found = _LAYER.fullmatch(layer)
     return None if found is None else (int(found[1]), found[2] is not None)
