@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from labelkit.algorithms.sinkhorn import SinkhornResult, solve
+from labelkit.algorithms.sinkhorn import SinkhornResult, solve_assignment
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -92,14 +92,14 @@ def against_peers() -> Iterator[Row]:
     scores = np.empty((NUM_ROWS, NUM_CLUSTERS), dtype=np.float32)
     make_scores(NUM_ROWS, NUM_CLUSTERS, scores)
     double = scores.astype(np.float64)
-    found = solve(scores, LAM, tol=TOL)
+    found = solve_assignment(scores, LAM, tol=TOL)
     what = f"sinkhorn {NUM_ROWS:,} x {NUM_CLUSTERS:,}, L1 {TOL:g}, {found.num_iterations} passes"
 
     def row(name: str, peer: Callable[[], Solved]) -> Row:
         labels, iterations, error = peer()
         measured = compare(
             f"{what} / {name}, {iterations} iterations",
-            seconds(lambda: solve(scores, LAM, tol=TOL)),
+            seconds(lambda: solve_assignment(scores, LAM, tol=TOL)),
             seconds(peer),
             wanted=Wanted(">=", WANTED_RATIO),
             repetitions=REPETITIONS,
@@ -148,7 +148,7 @@ def pot_row(
     error = float(np.abs(plan.sum(axis=1) - 1 / len(plan)).sum())
     measured = compare(
         f"{what} / POT ot.sinkhorn, {iterations} iterations",
-        seconds(lambda: solve(scores, LAM, tol=TOL)),
+        seconds(lambda: solve_assignment(scores, LAM, tol=TOL)),
         seconds(lambda: peer().argmax(axis=1)),
         wanted=Wanted(">=", WANTED_RATIO),
         repetitions=1,
@@ -169,7 +169,7 @@ from labelkit.algorithms.sinkhorn import solve
 torch.set_num_threads(min(2, os.cpu_count() or 1))
 scores = np.load(sys.argv[1], mmap_mode="r")
 begin = time.perf_counter()
-found = solve(StoredRows(scores, in_blocks=True), bench.LAM, tol=bench.TOL, memory_bytes=0)
+found = solve_assignment(StoredRows(scores, in_blocks=True), bench.LAM, tol=bench.TOL, memory_bytes=0)
 seconds = time.perf_counter() - begin
 print(json.dumps({"passes": found.num_iterations, "seconds": seconds, "rss": memory("VmHWM")}))
 """

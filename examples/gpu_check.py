@@ -44,7 +44,7 @@ import torch
 import torch.nn.functional as F
 from labelkit import __version__
 from labelkit.algorithms.neighbors import ExactSearch
-from labelkit.algorithms.sinkhorn import LinearScores, solve
+from labelkit.algorithms.sinkhorn import LinearScores, solve_assignment
 from labelkit.cli.main import main as labelkit
 from labelkit.methods.dense.ranking_loss import cotap_loss
 from labelkit.methods.registry import METHODS
@@ -233,7 +233,9 @@ def equal_sums(asked: Asked) -> Result:
     generator = torch.Generator().manual_seed(0)
     n, k, d = asked.sized(100_000, 500), asked.sized(1000, 8), 64
     features, weight = torch.randn(n, d, generator=generator), torch.randn(k, d, generator=generator) / 8
-    potentials = [solve(LinearScores(features.to(x), weight.to(x)), 5.0).potentials for x in (asked.device, "cpu")]
+    potentials = [
+        solve_assignment(LinearScores(features.to(x), weight.to(x)), 5.0).potentials for x in (asked.device, "cpu")
+    ]
     rows, items = 2, asked.sized(2401, 50)
     scores, targets = (torch.rand(rows, items, generator=generator) for _ in range(2))
     losses, gradients = [], []
@@ -348,7 +350,7 @@ def sinkhorn_speed(asked: Asked) -> Result:
     scores = torch.randn(n, k, device=asked.device)
     wait(asked.device)
     started = time.perf_counter()
-    found = solve(scores, lam, memory_bytes=scores.nbytes)
+    found = solve_assignment(scores, lam, memory_bytes=scores.nbytes)
     ours = time.perf_counter() - started
     plan = torch.softmax(scores, dim=1).pow_(lam)
     del scores

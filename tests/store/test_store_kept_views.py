@@ -35,7 +35,7 @@ def fill(kept: CachedViews) -> None:
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
     made = plan()
     # 5 views of an image: at most 512 passes of the network are lost by a kill
-    assert (made.part_rows, made.num_parts) == (102, 2)
+    assert (made.images_per_part, made.num_parts) == (102, 2)
     assert made.bytes_per_image == (4 * 6 + 3) * 2
     kept = CachedViews(tmp_path, made)
     kept.begin()

@@ -1,8 +1,8 @@
 """Find near-duplicates in a store: identical files, edited or rotated copies, and photos of the same scene.
 
 Candidate pairs are nearest neighbors by embedding or by pixels (16 x 16 gray values); they are aligned and compared
-pixel by pixel. See :mod:`labelkit.algorithms.near_duplicates`. Images are read in threads, which takes most of the time;
-with ``--cache``, a later run reads and compares only new images.
+pixel by pixel. See :mod:`labelkit.algorithms.near_duplicates`. Images are read in threads; with ``--cache``, a later
+run reads and compares only new images.
 """
 
 import zipfile

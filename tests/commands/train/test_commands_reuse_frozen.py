@@ -9,20 +9,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from labelkit.commands.train import run as training
-from labelkit.commands.train.reuse import FrozenFeatureCache
+from labelkit.commands.train.reuse import FrozenFeatureCache, plan_reuse
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.image_bank import CachedViewBank, ImageBank, draw_views
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import BatchPlan
 from labelkit.models.backbones.registry import Backbone
-from labelkit.training.trainer import Trainer
 from tests.running import run_labelkit
 
 BASE = {"--backbone": "vit_nano_p8_32", "--image-size": 32, "--preset": "none", "--grad-from-block": 3}
@@ -116,18 +116,19 @@ class DrawnImages(CachedViewBank):
         return made
 
 
-def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer) -> None:
+def plan_images(method: Any, bank: Any, config: Any, *others: Any) -> Any:
     """Train on the same views as with --reuse-frozen, by the whole network."""
-    reuse = training.plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
+    reuse = plan_reuse(method, bank, config, *others)
     assert reuse is not None
-    setup.method.network._kept = None
-    for module in setup.method.modules():
+    method.network._kept = None
+    for module in method.modules():
         if isinstance(module, Backbone):
             module._reuses = False
-    spec = setup.method.network.input_spec
-    if hasattr(setup.method, "_record_blocks"):
-        setup.method._record_blocks = ()
-    trainer.use_cached_views(DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)))
+    spec = method.network.input_spec
+    if hasattr(method, "_record_blocks"):
+        method._record_blocks = ()
+    images = DrawnImages(bank, reuse, config.seed, Normalize(spec.mean, spec.std))
+    return SimpleNamespace(build_cached_bank=lambda folder: images)
 
 
 @pytest.mark.slow
@@ -138,7 +139,7 @@ def test_a_run_with_reuse_has_the_losses_of_one_without(
     options = ("--reuse-frozen", 3, "--reuse-dtype", "float32", "--epochs", 7, "--eval-every-epochs", 7, "--lr", 0.02)
     limits = ("--stop-after-steps", 20, "--guard", "none")
     assert train(photos, method, tmp_path / "reused", *options, *limits).code == 0
-    monkeypatch.setattr(training, "_reuse_frozen", on_images)
+    monkeypatch.setattr(training, "plan_reuse", plan_images)
     assert train(photos, method, tmp_path / "whole", *options, *limits).code == 0
 
     one, other = losses(tmp_path / "reused"), losses(tmp_path / "whole")

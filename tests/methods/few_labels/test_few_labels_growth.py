@@ -41,7 +41,7 @@ def discovery(indices: list[int], labels: list[int]) -> Discovery:
     ],
 )
 def test_sizes_double_up_to_the_cap(factor: float, cap: float, given: int, images: int, sizes: list[int]) -> None:
-    assert GrowthRules(factor, cap, 3).sizes(given, images) == sizes
+    assert GrowthRules(factor, cap, 3).max_label_counts(given, images) == sizes
 
 
 @pytest.fixture
