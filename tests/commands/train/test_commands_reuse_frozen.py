@@ -89,7 +89,7 @@ class DrawnImages(CachedViewBank):
         self._bank, self._reuse, self._seed, self._reuse_normalize = bank, reuse, seed, normalize
         for name in ("dataset", "device", "rows", "bad"):
             setattr(self, name, getattr(bank, name))
-        self.images = None
+        self.images, self.in_memory = None, True
         self._views = reuse.plan.counts[0]
 
     def make_views(self, plan: BatchPlan, normalize: Any) -> Any:
