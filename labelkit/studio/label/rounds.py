@@ -113,7 +113,7 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     predicted = written & np.isin(found.kinds, ("known", "new"))
     unsure = (merged < 0) & np.isin(found.kinds, ("unsure",))
     told = f"{predicted.sum()} predictions are exported as labels; {unsure.sum()} unsure images remain unlabeled"
-    if (found.confidence[unsure] < float(result.params["min_confidence"])).any():
+    if (found.confidence[unsure] < float(result.params.get("min_confidence", 0))).any():
         told += ". To export them too, run `labelkit start` or `labelkit discover answer` again with --min-confidence 0"
     current_progress().message(told)
     confidence = np.where(predicted | unsure, found.confidence, np.nan)
