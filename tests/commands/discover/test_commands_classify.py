@@ -22,7 +22,9 @@ def test_regression_in_the_span_of_all_labels_is_that_of_all_dimensions(rng: np.
     np.testing.assert_allclose(rule(features), found, atol=1e-5)
 
 
-@pytest.mark.parametrize(("counts", "factors"), [([1, 1], [1, 1]), ([4, 4], [1, 1]), ([6, 2], [1, 2])])
+@pytest.mark.parametrize(
+    ("counts", "factors"), [([1, 1], [1, 1]), ([4, 4], [1, 1]), ([6, 2], [1, 2]), ([14, 2], [1, 2.5])]
+)
 def test_shares_are_regression_times_diffusion_and_group_that_flow(
     rng: np.random.Generator, counts: list[int], factors: list[float]
 ) -> None:
@@ -36,7 +38,7 @@ def test_shares_are_regression_times_diffusion_and_group_that_flow(
     reached /= reached.sum(axis=0)
     reached /= reached.sum(axis=1, keepdims=True)
     start = judge.class_probabilities(labels, np.arange(2)) * (reached + 1e-3) ** (2 / np.mean(counts))
-    # the class of the own group counts more, even more if it has fewer labels than the average class
+    # the own group counts more, most for a class with fewer labels than five and than the average class
     start *= 1 + (OWN_GROUP - 1) * np.array(factors) * np.eye(2)[ids]
     start /= start.sum(axis=1, keepdims=True)
     start[known] = seeds[known]
