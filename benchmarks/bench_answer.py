@@ -45,7 +45,7 @@ def regression_row() -> Row:
     named: dict[str, list[NDArray[np.int64]]] = {}
 
     def ours() -> None:
-        named["ours"] = [judge.class_probabilities(kept, classes).argmax(axis=1) for kept in parts]
+        named["ours"] = [judge.regression_probabilities(kept, classes).argmax(axis=1) for kept in parts]
 
     def peer() -> None:
         with warnings.catch_warnings():

@@ -164,7 +164,7 @@ import numpy as np, torch
 from labelkit.algorithms.row_blocks import StoredRows
 from benchmarks import bench_sinkhorn as bench
 from benchmarks.measure import memory
-from labelkit.algorithms.sinkhorn import solve
+from labelkit.algorithms.sinkhorn import solve_assignment
 
 torch.set_num_threads(min(2, os.cpu_count() or 1))
 scores = np.load(sys.argv[1], mmap_mode="r")

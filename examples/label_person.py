@@ -150,7 +150,7 @@ class Person:
         classes = np.unique(learned[learned >= 0])
         if not len(classes):
             return 0, 0
-        guess = classes[judge.class_probabilities(learned, classes).argmax(axis=1)]
+        guess = classes[judge.regression_probabilities(learned, classes).argmax(axis=1)]
         with_names = np.where(labels >= 0, labels, guess)
         return int((with_names == self.truth).sum()), int((np.where(by_group, guess, with_names) == self.truth).sum())
 

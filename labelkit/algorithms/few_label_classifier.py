@@ -78,8 +78,8 @@ class RefittableClassifier:
             moved = moved @ self._basis
         self._moved = moved * np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
 
-    def class_probabilities(self, labels: Ints, classes: Ints) -> Doubles:
-        """Compute class probabilities (n, c) with the classifier alone; rows sum to 1.
+    def regression_probabilities(self, labels: Ints, classes: Ints) -> Doubles:
+        """Compute class probabilities (n, c) by logistic regression alone, without the neighbor graph; rows sum to 1.
 
         Args:
             labels: (n,), -1 = none; every class has at least one label.
@@ -168,7 +168,7 @@ class RefittableClassifier:
         own = np.searchsorted(classes, labels[rows])
         seeds = np.zeros((len(labels), len(classes)))
         seeds[rows, own] = self._weights(rows)
-        start = self.class_probabilities(labels, classes)
+        start = self.regression_probabilities(labels, classes)
         if len(classes) > 1:
             power = _DIFFUSION_POWER * len(classes) / seeds.sum()
             start *= (diffuse_labels(self.graph, seeds) + _DIFFUSION_FLOOR) ** power

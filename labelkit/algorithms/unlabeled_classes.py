@@ -164,7 +164,7 @@ class UnlabeledGroupEstimate:
 
     @property
     def max_lead(self) -> float:
-        """Largest lead over having no groups, in standard errors; usually negative if every class has labels."""
+        """Largest lead over having no such groups, in standard errors; usually negative if every class has labels."""
         return float(((np.array(self.expected[1:]) - self.expected[0]) / np.array(self.errors[1:])).max())
 
     @property

@@ -34,9 +34,9 @@ __all__ = [
     "eleven_point_average_precision",
     "majority_accuracy",
     "per_class_accuracy",
+    "proportion_interval",
     "region_similarity",
     "score_retrieval",
-    "proportion_interval",
     "shot_groups",
     "top_k_accuracy",
 ]

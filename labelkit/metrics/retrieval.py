@@ -171,7 +171,7 @@ class _SortedRows:
         step = max(1, _EXACT_NUMBERS // rows.shape[1])
         parts = [slice(start, start + step) for start in range(0, len(rows), step)]
         for part in parts:
-            exact = self.read_unit_vectors(part)
+            exact = self.read_unit_vectors(part)  # as stored, since all lengths are still 1
             self.lengths[self.order[part]] = np.sqrt(np.einsum("ij,ij->i", exact, exact))
         if bad := np.count_nonzero(~np.isfinite(self.lengths)):
             raise ValueError(f"{bad} of {len(rows)} rows of {what} contain NaN or infinity")

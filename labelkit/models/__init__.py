@@ -34,6 +34,7 @@ __all__ = [
     "batch_statistics",
     "build_backbone",
     "cifar_resnet",
+    "copy_for_ema",
     "default_align_blocks",
     "ema_update",
     "fingerprint",
@@ -45,7 +46,6 @@ __all__ = [
     "resnet50",
     "seeded_init",
     "share_statistics",
-    "copy_for_ema",
 ]
 
 __getattr__ = lazy_getattr(__name__)

@@ -68,7 +68,7 @@ class Contents:
 
     Attributes:
         datasets: by path without a leading slash; groups are created as needed. Arrays must be little-endian and of
-            a type that the format allows; see ``strings`` for text.
+            a type that the format allows; see ``encode_strings`` for text.
         attributes: by path of the group or dataset (the root is the empty path), then by name; a path without datasets
             is an empty group.
     """

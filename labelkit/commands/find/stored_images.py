@@ -39,7 +39,7 @@ class StoredImages:
 
     Attributes:
         files: dataset with the images.
-        left_out: number of skipped images by reason; filled by :meth:`measure`.
+        left_out: number of skipped images by reason; filled by :meth:`measure_images`.
 
     Raises:
         DatasetError: the images are missing.

@@ -56,7 +56,7 @@ def batch_assignments(
     """Compute balanced soft assignments for a batch with a few log-space Sinkhorn iterations, as in SwAV.
 
     Clusters are scaled first, from rows of equal mass, and samples last; three iterations do not reach the plan of
-    ``algorithms.sinkhorn.solve``. No gradient.
+    ``algorithms.sinkhorn.solve_assignment``. No gradient.
 
     Args:
         scores: (b, k) finite float32 or float64, the rows of this process; any number of them.

@@ -142,7 +142,7 @@ def split_blocks(n: int) -> Blocks:
 def joint_sort_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
     """Sort items and thresholds together, in an order from which cumulative sums of several payloads can be computed.
 
-    See :meth:`MergedOrder.sums`.
+    See :meth:`MergedOrder.sum_lower_ranked`.
 
     Args:
         blocks: partition of the sequence, of length n.

@@ -121,11 +121,11 @@ class SelfLabels(nn.Module):
             self._buffers.update(kept)
 
     def potentials(self, head: int) -> Tensor:
-        """Return the log cluster weights (k,) float64 from a head's last solve_assignment, with maximum 0."""
+        """Return the log cluster weights (k,) float64 from a head's last optimization, with maximum 0."""
         return self.get_buffer(f"potentials_{head}")
 
     def prior(self, head: int) -> Tensor:
-        """Return a head's target cluster fractions (k,) float64, which its first solve reorders."""
+        """Return a head's target cluster fractions (k,) float64, which its first optimization reorders."""
         return self.get_buffer(f"prior_{head}")
 
     def assign_random_labels(self, rows: NDArray[np.int64], seed: int) -> None:

@@ -90,7 +90,7 @@ class Record(BaseModel):
         self.write()
 
     def record_suggested_photos(self, values: Mapping[str, Any]) -> None:
-        """Add the photos in the reported values of ``suggest`` to ``suggested``, at its end."""
+        """Add the photos in the reported values of ``suggest`` at the end of ``suggested``, or move them there."""
         new = [escape_path(image["path"]) for image in values.get("images", [])]
         self.suggested = [*(path for path in self.suggested if path not in set(new)), *new]
 

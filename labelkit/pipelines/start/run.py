@@ -122,7 +122,7 @@ class _Round:
 
     @property
     def labels_csv(self) -> Path | None:
-        """Path of the CSV with the labels of a round; ``None`` if there are no labels."""
+        """Path of the CSV with the labels of the round; ``None`` if there are no labels."""
         return self.folder / GIVEN if self.labels else None
 
 

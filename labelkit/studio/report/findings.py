@@ -125,7 +125,7 @@ def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
 
 
 def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImages) -> tuple[FindingsSection, ...]:
-    """Read the tables of ``labelkit find`` in a folder; a missing table results in a finding without a count.
+    """Read the tables of ``labelkit find`` in a folder; a missing table results in a section without a count.
 
     Raises:
         DatasetError: the folder does not exist, or a table cannot be read or lacks a column.

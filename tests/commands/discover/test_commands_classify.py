@@ -15,7 +15,7 @@ def test_regression_in_the_span_of_all_labels_is_that_of_all_dimensions(rng: np.
     peer = LogisticRegression(C=10, tol=1e-8, max_iter=2000).fit(moved[:9], some[:9])
     judge = RefittableClassifier(features, every)
 
-    found = judge.class_probabilities(some, np.arange(3))
+    found = judge.regression_probabilities(some, np.arange(3))
     rule = judge.fit_classifier(some, np.arange(3))
 
     np.testing.assert_allclose(found, peer.predict_proba(moved), atol=0.01)
@@ -37,7 +37,7 @@ def test_shares_are_regression_times_diffusion_and_group_that_flow(
     reached = np.linalg.solve(np.eye(40) - 0.9 * graph, 0.1 * seeds)
     reached /= reached.sum(axis=0)
     reached /= reached.sum(axis=1, keepdims=True)
-    start = judge.class_probabilities(labels, np.arange(2)) * (reached + 1e-3) ** (2 / np.mean(counts))
+    start = judge.regression_probabilities(labels, np.arange(2)) * (reached + 1e-3) ** (2 / np.mean(counts))
     # the own group counts more, most for a class with fewer labels than five and than the average class
     start *= 1 + (OWN_GROUP - 1) * np.array(factors) * np.eye(2)[ids]
     start /= start.sum(axis=1, keepdims=True)
