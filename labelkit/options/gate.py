@@ -30,8 +30,12 @@ HIGHER_IS_BETTER_OBJECTS = ("recall", "accuracy_at_coverage")
 """JSON objects whose entries are all scores for which higher is better, such as ``recall.1``."""
 
 
-_SCORES_BY_HEADER = {"MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_iou", "ALL": "all_accuracy"}
-"""Score names by table header, in addition to ``R@K``."""
+_SCORES_BY_HEADER = {
+    "MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_iou", "ALL": "all_accuracy",
+    "TRUE_OLD": "old_as_wrong_old", "FALSE_OLD": "old_as_new",
+    "TRUE_NEW": "new_as_wrong_new", "FALSE_NEW": "new_as_old",
+}  # fmt: skip
+"""Score names by table header, in addition to ``R@K``, and by former name."""
 
 
 def score_direction(name: str) -> int:

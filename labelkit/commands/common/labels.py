@@ -165,8 +165,13 @@ def override_listing_labels(
             is usable and they share no class with the file, they are dropped.
     """
     texts = read_csv_labels(option, LabeledImages(dataset.name, dataset.sample_ids, dataset.root), label_column)
-    if not dataset.given.any() and set(texts.values()).isdisjoint(dataset.class_names):
+    names = match_known_spelling(texts, dataset.class_names).values()
+    if own != "drop" and not dataset.given.any() and set(names).isdisjoint(dataset.class_names):
         own = "drop"  # its classes are years or places, say; see choose_usable_labels
+        if dataset.class_names:
+            current_progress().message(
+                f"{option} shares no class with {dataset.name}, so the labels there are not used, even for evaluation"
+            )
     labels, class_names = encode_labels(texts, () if own == "drop" else dataset.class_names, len(dataset))
     given = labels >= 0
     if own != "drop":

@@ -200,7 +200,7 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
             ]
         )
         tables.append(Table(title, ["result", "split", *headers], ranges))
-    if knows_old:
+    if knows_old or any(one["new_as_old"] for one in scored):
         tables.append(
             Table(
                 "errors in % of old or new images, by the kind of the predicted class",

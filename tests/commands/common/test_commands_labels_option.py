@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,10 @@ from labelkit.commands.common.labels import choose_usable_labels, override_listi
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.methods.discovery.options import SimGCDConfig
+from labelkit.progress import use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
+from tests.running import Heard
 
 Labelkit = Callable[..., Any]
 
@@ -76,9 +79,17 @@ def test_the_newest_labels_have_the_highest_number(make_store: Any) -> None:
 def test_a_listing_whose_folders_are_no_classes_takes_only_those_of_the_file(photos: Path, tmp_path: Path) -> None:
     dataset = load_dataset(str(photos), data_root=photos)
     hidden = replace(dataset, given=np.zeros(len(dataset), dtype=bool))  # as a store of `labelkit start`
+    heard = Heard()
     for label, names in (("x", ("x",)), ("ant", dataset.class_names)):
         table = write(tmp_path / "labels.csv", f"bee/01.png,{label}")
-        assert override_listing_labels(hidden, table, own="keep").class_names == names
+        with use_progress(heard):
+            assert override_listing_labels(hidden, table, own="keep").class_names == names
+    (told,) = (message for message in heard.messages if "not used, even for evaluation" in message)
+    assert str(table) in told
+    # another spelling of the same class is that class
+    decomposed = replace(hidden, class_names=(unicodedata.normalize("NFD", "Bär"), *dataset.class_names[1:]))
+    table = write(tmp_path / "labels.csv", "bee/01.png,Bär")
+    assert override_listing_labels(decomposed, table, own="keep").class_names == decomposed.class_names
 
 
 def test_a_start_folder_is_the_index_of_training(tmp_path: Path) -> None:

@@ -159,6 +159,18 @@ def test_clusters_are_matched_on_one_split_and_scored_on_another(two_splits: Emb
     assert [row["accuracy"] for row in test["per_class"]] == pytest.approx([1 / 2, 1 / 3])
 
 
+def test_new_images_assigned_to_old_classes_are_shown_where_no_old_image_is_scored(make_store: Any) -> None:
+    splits = {"splits": [0, 0, 1, 1], "split_names": ("train", "test")}
+    store = make_store(np.eye(4), labels=[0, 0, 1, 1], labeled=[0] * 4, old_classes=[1, 0], **splits)
+    put(store, [0, 0, 0, 1])
+    options = EvaluateClusteringConfig(index=store.path, mapping_from="train", split="test", bootstrap=0)
+
+    accuracies, errors = evaluate_clustering(options).shown
+
+    assert "Old" not in accuracies.columns
+    assert errors.rows[0][2:] == [None, None, 50, 50]
+
+
 def test_rows_of_the_matching_are_those_of_the_option(two_splits: EmbeddingStore) -> None:
     # group 5 has the classes 0 0 1 of train, and with the labeled rows 0 0 1 1 1
     put(two_splits, [5, 5, 5, 5, 5, 5, 5, 5, 5, 5])
