@@ -20,7 +20,7 @@ from labelkit.files import read_record
 from labelkit.formatting import addresses_of_copies, one_line
 from labelkit.options.base import BaseConfig, command_line_name, read_field_extra
 from labelkit.progress import current_progress
-from labelkit.store.commit import commit_json, translate_os_errors
+from labelkit.store.commit import commit_json, temporary_name, translate_os_errors
 from labelkit.store.parts import hold_lock
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.+)")  # a Path has one slash where the URL has two
@@ -91,8 +91,9 @@ class _Mirror:
         with convert_errors(self.address):
             there = self._find(*self._names())
             if self.is_output and self.main not in there:  # fail before the work
-                self.system.pipe_file(f"{self.root}/{self.main}.test", b"labelkit")
-                self.system.rm_file(f"{self.root}/{self.main}.test")
+                probe = f"{self.root}/{temporary_name()}"
+                self.system.pipe_file(probe, b"labelkit")
+                self.system.rm_file(probe)
             pending = self._changed()  # left by an upload that failed
             self._check_unchanged(there, pending)
             for name in sorted({*there, *self._list()} - pending):

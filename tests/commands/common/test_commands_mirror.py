@@ -105,3 +105,13 @@ def test_a_url_that_cannot_be_used_ends_with_one_error(
 ) -> None:
     assert main(words) == code
     assert said in capsys.readouterr().err
+
+
+def test_files_with_similar_names_are_kept() -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/bucket/next.csv.test", b"theirs")
+
+    assert main(["suggest", "--index", URL, "-n", "2", "--out", "memory://bucket/next.csv"]) == 0
+
+    assert system.cat_file("/bucket/next.csv.test") == b"theirs"
+    assert len(system.find("/bucket")) == 6  # the store, two shards, their list, the CSV and this file
