@@ -4,6 +4,7 @@ Before the command, files that changed at the URL are fetched, with the store's 
 new and changed files are uploaded, the store itself last. Files that others have changed are never overwritten.
 """
 
+import filecmp
 import json
 import os
 import re
@@ -119,19 +120,22 @@ class _Mirror:
 
     def upload(self) -> LabelkitError | None:
         """Upload what has changed since ``fetch``, unless it has also changed at the URL; return the error, if any."""
-        changed, deleted = self._changed(), self.before - self._list()
         try:
-            if changed or deleted:
-                self._check_unchanged(self._find(*self._names()), changed | deleted)
-            for name in sorted(changed, key=lambda name: (name == self.main, name)):
+            for name in self.before - self._list():  # recorded, so that a failed upload does not restore them
+                self._save(name, self._version(name), self.copies / name)
+            if self._changed():
+                self._check_unchanged(self._find(*self._names()), self._changed())
+            changed = {name: (self.copies / name).exists() for name in self._changed()}
+            for name in sorted(changed, key=lambda name: (not changed[name], name == self.main, name)):
+                if not changed[name]:
+                    self.system.rm_file(f"{self.root}/{name}")
+                    self._save(name, None, self.copies / name)
+                    continue
                 current_progress().message(f"uploading {self.address.removesuffix(self.main)}{name}")
                 if "/" in name:
                     self.system.makedirs(f"{self.root}/{name}".rpartition("/")[0], exist_ok=True)
                 self.system.put_file(str(self.copies / name), f"{self.root}/{name}")
                 self._save(name, self._find(name)[name], self.copies / name)
-            for name in deleted:
-                self.system.rm_file(f"{self.root}/{name}")
-                self._save(name, None, self.path)
         except Exception as error:  # errors of the backends have no common base class
             addresses_of_copies.clear()  # messages name the copies
             problem = f"cannot be uploaded: {one_line(error)}; the complete output is in {self.path}"
@@ -157,17 +161,31 @@ class _Mirror:
         return self.record.get(name, (None, None))[0]
 
     def _changed(self) -> set[str]:
-        """Return the names of the copies that differ from the files at the URL as last seen."""
-        return {name for name in self._list() if _state(self.copies / name) != self.record.get(name, (0, 0))[1]}
+        """Return the names of the copies that differ from the files at the URL as last seen, or were deleted."""
+        names = self._list()
+        deleted = {name for name, (_, state) in self.record.items() if state is None and name not in names}
+        return deleted | {name for name in names if _state(self.copies / name) != self.record.get(name, (0, 0))[1]}
 
     def _check_unchanged(self, there: dict[str, str], changed: set[str]) -> None:
         """Check that the main file and those whose copies have changed are still those at the URL."""
         for name in sorted({*changed, self.main} if changed else ()):
-            if there.get(name) != self._version(name):
+            if there.get(name) != self._version(name) and not self._is_equal(name, there.get(name)):
                 where = f"{self.address.removesuffix(self.main)}{name}"
                 problem = f"was changed elsewhere, and {self.copies} has changes that are not uploaded, such as {name}"
                 remedy = f"Move {self.folder} to another place to keep these changes, and run the command again."
                 raise Mismatch(where, problem, remedy)
+
+    def _is_equal(self, name: str, version: str | None) -> bool:
+        """Return whether a file at the URL and its copy are equal or do not exist, as after the kill of an upload."""
+        temporary, path = self.folder / "download", self.copies / name
+        if version is not None and path.is_file():
+            self.system.get_file(f"{self.root}/{name}", str(temporary))
+            if not filecmp.cmp(temporary, path, shallow=False):
+                return False
+        elif version is not None or path.is_file():
+            return False
+        self._save(name, version, path)
+        return True
 
     def _list(self) -> set[str]:
         """Return the names of all copies that are complete."""

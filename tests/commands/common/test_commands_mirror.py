@@ -1,12 +1,13 @@
 """Stores at URLs: only changed files are transferred, and nobody's changes are overwritten."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from labelkit.cli.main import main
-from labelkit.commands.common.mirror import mirror_addresses
+from labelkit.commands.common.mirror import _Mirror, mirror_addresses
 from labelkit.commands.store_files.options import StatusConfig
 from labelkit.errors import Mismatch
 
@@ -115,3 +116,23 @@ def test_files_with_similar_names_are_kept() -> None:
 
     assert system.cat_file("/bucket/next.csv.test") == b"theirs"
     assert len(system.find("/bucket")) == 6  # the store, two shards, their list, the CSV and this file
+
+
+@pytest.mark.parametrize("step", ["put_file", "_find"])
+def test_an_interrupted_upload_is_completed_with_its_deletions(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--dataset", "digits", "--max-per-class", "5", "--backbone", "pixels", "--image-size", "8")
+    with monkeypatch.context() as patch:
+        if step == "put_file":  # before the first file
+            patch.setattr(MemoryFileSystem, step, fail)
+        else:  # after it, before its version is known
+            patch.setattr(_Mirror, step, lambda *names, find=_Mirror._find: fail() if len(names) == 2 else find(*names))
+        assert main(["embed", *words, "--out", URL, "--overwrite"]) == 5
+
+    assert main(["status", "--index", URL]) == 0
+
+    assert fsspec.filesystem("memory").find("/bucket") == ["/bucket/store.h5"]
+    assert main(["verify", "--index", URL]) == 0
+
+
+def fail(*_: object) -> NoReturn:
+    raise ConnectionError
