@@ -1,7 +1,7 @@
 """Stores at URLs: only changed files are transferred, and nobody's changes are overwritten."""
 
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import fsspec
 import pytest
@@ -21,6 +21,10 @@ def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     words = ("--dataset", "digits", "--max-per-class", "4", "--backbone", "pixels", "--image-size", "8")
     assert main(["embed", *words, "--shards", "2", "--out", URL, "-q"]) == 0
     assert capsys.readouterr().out == f"{URL}\n"
+
+
+def fail(*_: object) -> NoReturn:
+    raise ConnectionError
 
 
 def cluster(*words: str) -> int:
@@ -93,6 +97,7 @@ def test_deleted_and_replaced_files_are_deleted_and_replaced_on_the_other_side()
             2,
             "error: --index: memory://bucket/folder is not the URL",
         ),
+        (["start", ".", "--out", "memory://bucket/v1.2"], 2, "error: --out: memory://bucket/v1.2 is not the URL"),
         (["status", "--index", "nosuch://a/b.h5"], 3, "error: nosuch://a/b.h5: is not a URL that fsspec supports"),
         (
             ["retrieve", "--index", URL, "--query-rows", "1", "--ray-address", "local"],
@@ -134,5 +139,30 @@ def test_an_interrupted_upload_is_completed_with_its_deletions(step: str, monkey
     assert main(["verify", "--index", URL]) == 0
 
 
-def fail(*_: object) -> NoReturn:
-    raise ConnectionError
+def test_a_table_beside_the_store_is_replaced_and_other_files_are_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, table = fsspec.filesystem("memory"), "/bucket/store.answer.csv"
+    system.pipe_file("/bucket/store.x.h5", b"theirs")
+    for folder in ("here", "there"):
+        monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / folder))
+        with mirror_addresses(StatusConfig.model_validate({"index": URL})) as (local, upload):
+            assert isinstance(local, StatusConfig)
+            assert local.index is not None
+            local.index.with_name("store.answer.csv").write_text(folder)
+            assert upload() is None
+        assert system.cat_file(table) == folder.encode()
+    assert not list(tmp_path.rglob("store.x.h5"))
+
+
+def test_each_output_is_uploaded_even_if_another_fails_and_its_name_starts_with_a_dot(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def put_file(*arguments: str, put: Any = MemoryFileSystem.put_file) -> None:
+        return fail() if arguments[2].endswith(".csv") else put(*arguments)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", put_file)
+    words = ("--out", "memory://bucket/next.csv", "--sheet", "memory://bucket/.next.png")
+    assert main(["suggest", "--index", URL, "-n", "2", *words]) == 5
+    assert "next.csv. Upload this file yourself, or repeat" in capsys.readouterr().err
+    assert fsspec.filesystem("memory").exists("/bucket/.next.png")
