@@ -166,3 +166,50 @@ def test_each_output_is_uploaded_even_if_another_fails_and_its_name_starts_with_
     assert main(["suggest", "--index", URL, "-n", "2", *words]) == 5
     assert "next.csv. Upload this file yourself, or repeat" in capsys.readouterr().err
     assert fsspec.filesystem("memory").exists("/bucket/.next.png")
+
+
+def test_the_store_is_uploaded_last_and_a_place_that_cannot_be_written_is_found_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("embed", "--dataset", "digits", "--backbone", "pixels", "--image-size", "8", "--max-per-class", "4")
+    assert main([*words, "--shards", "2", "--out", "memory://bucket/a.h5"]) == 0
+    uploads = [line for line in capsys.readouterr().err.splitlines() if line.startswith("uploading")]
+    assert len(uploads) == 4
+    assert uploads[-1] == "uploading memory://bucket/a.h5"
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", fail)
+    assert main([*words, "--out", "memory://bucket/b.h5"]) == 3
+    assert "error: memory://bucket/b.h5: cannot be read: ConnectionError" in capsys.readouterr().err
+
+
+def test_a_second_command_on_the_machine_is_refused_and_names_the_url(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("labelkit.store.parts.LOCK_SECONDS", 0.0)
+    with mirror_addresses(StatusConfig.model_validate({"index": URL})):
+        assert main(["status", "--index", URL]) == 6
+    assert f"error: {URL}: is used by another command on this machine." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_changed_file_of_the_same_size_is_fetched_again_after_an_interrupted_fetch(
+    saves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/bucket/store.h5.results/a.h5", b"old")
+    with mirror_addresses(StatusConfig.model_validate({"index": URL})):
+        system.pipe_file("/bucket/store.h5.results/a.h5", b"new")
+
+    def interrupt(*arguments: Any, save: Any = _Mirror._save) -> None:
+        if saves:
+            save(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Mirror, "_save", interrupt)
+        with pytest.raises(KeyboardInterrupt), mirror_addresses(StatusConfig.model_validate({"index": URL})):
+            pass
+    with mirror_addresses(StatusConfig.model_validate({"index": URL})) as (local, _):
+        assert isinstance(local, StatusConfig)
+        assert local.index is not None
+        assert (local.index.with_name("store.h5.results") / "a.h5").read_bytes() == b"new"
