@@ -4,6 +4,7 @@ Before the command, files that changed at the URL are fetched, with the store's 
 new and changed files are uploaded, the store itself last. Files that others have changed are never overwritten.
 """
 
+import filecmp
 import json
 import os
 import re
@@ -15,17 +16,17 @@ from typing import Any
 
 from labelkit.cache import cache_folder
 from labelkit.data.remote import convert_errors, open_file_system
-from labelkit.errors import ConfigError, LabelkitError, Mismatch, NotAStore, ResourceError
+from labelkit.errors import BusyError, ConfigError, LabelkitError, Mismatch, NotAStore, ResourceError
 from labelkit.files import read_record
 from labelkit.formatting import addresses_of_copies, one_line
 from labelkit.options.base import BaseConfig, command_line_name, read_field_extra
 from labelkit.progress import current_progress
-from labelkit.store.commit import commit_json, translate_os_errors
+from labelkit.store.commit import commit_json, temporary_name, translate_os_errors
 from labelkit.store.parts import hold_lock
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.+)")  # a Path has one slash where the URL has two
-# The first of these properties that a file system has identifies the content of a file.
-_VERSION_KEYS = ("ETag", "etag", "generation", "mtime", "last_modified", "created", "size")
+# The first of these properties that a file system has identifies the content of a file; otherwise, all its properties.
+_VERSION_KEYS = ("ETag", "etag", "generation", "blob_id", "mtime", "last_modified", "created")
 _RECORD = "versions.json"
 
 
@@ -45,10 +46,10 @@ def mirror_addresses(config: BaseConfig) -> Iterator[tuple[BaseConfig, Callable[
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
         for path in value if isinstance(value, tuple) else (value,):
-            if isinstance(path, Path) and (found := _ADDRESS.fullmatch(str(path))):
+            if isinstance(path, Path) and (found := _ADDRESS.fullmatch(path.as_posix())):
                 root = "/" if found[1] in ("file", "local") else ""
                 option, address = command_line_name(name, field), f"{found[1]}://{root}{found[2]}"
-                if not path.suffix:
+                if not path.suffix or read_field_extra(field, "makes") == "folder":
                     remedy = "Pass a file, such as s3://bucket/store.h5, or a folder on this machine."
                     raise ConfigError(option, f"{address} is not the URL of a file", remedy)
                 if getattr(config, "ray_address", None) or int(os.environ.get("WORLD_SIZE") or "1") > 1:
@@ -63,11 +64,15 @@ def mirror_addresses(config: BaseConfig) -> Iterator[tuple[BaseConfig, Callable[
         for mirror in mirrors.values():
             with translate_os_errors(mirror.copies):
                 mirror.copies.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(hold_lock(mirror.folder))
+            try:
+                stack.enter_context(hold_lock(mirror.folder))
+            except BusyError as error:
+                problem = "is used by another command on this machine"
+                raise BusyError(mirror.address, problem, "Wait until it finishes.") from error
             mirror.fetch()
         values = {name: getattr(config, name) for name in type(config).model_fields if mirrors}
         update = {name: new for name, value in values.items() if (new := local(value)) != value}
-        yield config.model_copy(update=update), lambda: next(filter(None, map(_Mirror.upload, mirrors.values())), None)
+        yield config.model_copy(update=update), lambda: next(filter(None, [m.upload() for m in mirrors.values()]), None)
 
 
 class _Mirror:
@@ -87,12 +92,13 @@ class _Mirror:
         try:  # for each file, its version at the URL and the state of its copy when they were last equal
             self.record: dict[str, Any] = read_record(self.folder, _RECORD, {}) or {}
         except ValueError as error:
-            raise ResourceError(self.address, str(error), f"Delete {self.folder}.") from error
+            raise ResourceError(self.address, str(error), f"Move {self.folder} to another place.") from error
         with convert_errors(self.address):
             there = self._find(*self._names())
             if self.is_output and self.main not in there:  # fail before the work
-                self.system.pipe_file(f"{self.root}/{self.main}.test", b"labelkit")
-                self.system.rm_file(f"{self.root}/{self.main}.test")
+                probe = f"{self.root}/{temporary_name()}"
+                self.system.pipe_file(probe, b"labelkit")
+                self.system.rm_file(probe)
             pending = self._changed()  # left by an upload that failed
             self._check_unchanged(there, pending)
             for name in sorted({*there, *self._list()} - pending):
@@ -118,23 +124,28 @@ class _Mirror:
 
     def upload(self) -> LabelkitError | None:
         """Upload what has changed since ``fetch``, unless it has also changed at the URL; return the error, if any."""
-        changed, deleted = self._changed(), self.before - self._list()
         try:
-            if changed or deleted:
-                self._check_unchanged(self._find(*self._names()), changed | deleted)
-            for name in sorted(changed, key=lambda name: (name == self.main, name)):
+            for name in self.before - self._list():  # recorded, so that a failed upload does not restore them
+                self._save(name, self._version(name), self.copies / name)
+            if self._changed():
+                self._check_unchanged(self._find(*self._names()), self._changed())
+            changed = {name: (self.copies / name).exists() for name in self._changed()}
+            for name in sorted(changed, key=lambda name: (not changed[name], name == self.main, name)):
+                if not changed[name]:
+                    self.system.rm_file(f"{self.root}/{name}")
+                    self._save(name, None, self.copies / name)
+                    continue
                 current_progress().message(f"uploading {self.address.removesuffix(self.main)}{name}")
                 if "/" in name:
                     self.system.makedirs(f"{self.root}/{name}".rpartition("/")[0], exist_ok=True)
                 self.system.put_file(str(self.copies / name), f"{self.root}/{name}")
                 self._save(name, self._find(name)[name], self.copies / name)
-            for name in deleted:
-                self.system.rm_file(f"{self.root}/{name}")
-                self._save(name, None, self.path)
         except Exception as error:  # errors of the backends have no common base class
             addresses_of_copies.clear()  # messages name the copies
             problem = f"cannot be uploaded: {one_line(error)}; the complete output is in {self.path}"
             remedy = f"Nothing must be computed again: `labelkit status --index {self.address}` uploads it."
+            if self.path.suffix != ".h5":
+                remedy = "Upload this file yourself, or repeat the command with --overwrite."
             return error if isinstance(error, Mismatch) else ResourceError(self.address, problem, remedy)
         return None
 
@@ -143,35 +154,57 @@ class _Mirror:
         self.system.invalidate_cache()
         found = [entry for name in names for entry in self.system.find(f"{self.root}/{name}", detail=True).items()]
         return {
-            path.removeprefix(f"{self.root}/"): next(str(entry[key]) for key in _VERSION_KEYS if entry.get(key))
+            path.removeprefix(f"{self.root}/"): str(next(filter(None, map(entry.get, _VERSION_KEYS)), entry))
             for path, entry in found
-            if entry["type"] == "file" and ".." not in path.split("/")
+            if entry["type"] == "file" and path.startswith(f"{self.root}/") and ".." not in path.split("/")
         }
 
     def _names(self) -> set[str]:
-        beside = {name for name in self._list() if "/" not in name}
-        return {self.main + end for end in ("", ".shards", ".results", ".patches")} | beside
+        names = {self.main + end for end in ("", ".shards", ".results", ".patches")}
+        if self.main.endswith(".h5"):  # tables that commands write beside a store
+            table = re.compile(rf"{re.escape(self.path.stem)}(\.[^.]+\.csv|-matches\.h5)")
+            files = (path.rpartition("/")[2] for path in self.system.find(self.root, maxdepth=1))
+            names |= set(filter(table.fullmatch, files))
+        return names | {name for name in self._list() if "/" not in name}
 
     def _version(self, name: str) -> Any:
         return self.record.get(name, (None, None))[0]
 
     def _changed(self) -> set[str]:
-        """Return the names of the copies that differ from the files at the URL as last seen."""
-        return {name for name in self._list() if _state(self.copies / name) != self.record.get(name, (0, 0))[1]}
+        """Return the names of the copies that differ from the files at the URL as last seen, or were deleted."""
+        names = self._list()
+        deleted = {name for name, (_, state) in self.record.items() if state is None and name not in names}
+        return deleted | {name for name in names if _state(self.copies / name) != self.record.get(name, (0, 0))[1]}
 
     def _check_unchanged(self, there: dict[str, str], changed: set[str]) -> None:
         """Check that the main file and those whose copies have changed are still those at the URL."""
         for name in sorted({*changed, self.main} if changed else ()):
-            if there.get(name) != self._version(name):
+            if there.get(name) != self._version(name) and not self._is_equal(name, there.get(name)):
                 where = f"{self.address.removesuffix(self.main)}{name}"
                 problem = f"was changed elsewhere, and {self.copies} has changes that are not uploaded, such as {name}"
                 remedy = f"Move {self.folder} to another place to keep these changes, and run the command again."
                 raise Mismatch(where, problem, remedy)
 
+    def _is_equal(self, name: str, version: str | None) -> bool:
+        """Return whether a file at the URL and its copy are equal or do not exist, as after the kill of an upload."""
+        temporary, path = self.folder / "download", self.copies / name
+        if version is not None and path.is_file():
+            self.system.get_file(f"{self.root}/{name}", str(temporary))
+            if not filecmp.cmp(temporary, path, shallow=False):
+                return False
+        elif version is not None or path.is_file():
+            return False
+        self._save(name, version, path)
+        return True
+
     def _list(self) -> set[str]:
         """Return the names of all copies that are complete."""
         names = (file.relative_to(self.copies) for file in self.copies.rglob("*") if file.is_file())
-        return {name.as_posix() for name in names if not any(p.endswith(".run") or p[0] == "." for p in name.parts)}
+        return {
+            name.as_posix()
+            for name in names
+            if name.as_posix() == self.main or not any(part.endswith(".run") or part[0] == "." for part in name.parts)
+        }
 
     def _save(self, name: str, version: str | None, path: Path) -> None:
         self.record.pop(name, None)

@@ -1,12 +1,13 @@
 """Stores at URLs: only changed files are transferred, and nobody's changes are overwritten."""
 
 from pathlib import Path
+from typing import Any, NoReturn
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from labelkit.cli.main import main
-from labelkit.commands.common.mirror import mirror_addresses
+from labelkit.commands.common.mirror import _Mirror, mirror_addresses
 from labelkit.commands.store_files.options import StatusConfig
 from labelkit.errors import Mismatch
 
@@ -20,6 +21,10 @@ def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     words = ("--dataset", "digits", "--max-per-class", "4", "--backbone", "pixels", "--image-size", "8")
     assert main(["embed", *words, "--shards", "2", "--out", URL, "-q"]) == 0
     assert capsys.readouterr().out == f"{URL}\n"
+
+
+def fail(*_: object) -> NoReturn:
+    raise ConnectionError
 
 
 def cluster(*words: str) -> int:
@@ -92,6 +97,7 @@ def test_deleted_and_replaced_files_are_deleted_and_replaced_on_the_other_side()
             2,
             "error: --index: memory://bucket/folder is not the URL",
         ),
+        (["start", ".", "--out", "memory://bucket/v1.2"], 2, "error: --out: memory://bucket/v1.2 is not the URL"),
         (["status", "--index", "nosuch://a/b.h5"], 3, "error: nosuch://a/b.h5: is not a URL that fsspec supports"),
         (
             ["retrieve", "--index", URL, "--query-rows", "1", "--ray-address", "local"],
@@ -105,3 +111,105 @@ def test_a_url_that_cannot_be_used_ends_with_one_error(
 ) -> None:
     assert main(words) == code
     assert said in capsys.readouterr().err
+
+
+def test_files_with_similar_names_are_kept() -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/bucket/next.csv.test", b"theirs")
+
+    assert main(["suggest", "--index", URL, "-n", "2", "--out", "memory://bucket/next.csv"]) == 0
+
+    assert system.cat_file("/bucket/next.csv.test") == b"theirs"
+    assert len(system.find("/bucket")) == 6  # the store, two shards, their list, the CSV and this file
+
+
+@pytest.mark.parametrize("step", ["put_file", "_find"])
+def test_an_interrupted_upload_is_completed_with_its_deletions(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--dataset", "digits", "--max-per-class", "5", "--backbone", "pixels", "--image-size", "8")
+    with monkeypatch.context() as patch:
+        if step == "put_file":  # before the first file
+            patch.setattr(MemoryFileSystem, step, fail)
+        else:  # after it, before its version is known
+            patch.setattr(_Mirror, step, lambda *names, find=_Mirror._find: fail() if len(names) == 2 else find(*names))
+        assert main(["embed", *words, "--out", URL, "--overwrite"]) == 5
+
+    assert main(["status", "--index", URL]) == 0
+
+    assert fsspec.filesystem("memory").find("/bucket") == ["/bucket/store.h5"]
+    assert main(["verify", "--index", URL]) == 0
+
+
+def test_a_table_beside_the_store_is_replaced_and_other_files_are_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, table = fsspec.filesystem("memory"), "/bucket/store.answer.csv"
+    system.pipe_file("/bucket/store.x.h5", b"theirs")
+    for folder in ("here", "there"):
+        monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / folder))
+        with mirror_addresses(StatusConfig.model_validate({"index": URL})) as (local, upload):
+            assert isinstance(local, StatusConfig)
+            assert local.index is not None
+            local.index.with_name("store.answer.csv").write_text(folder)
+            assert upload() is None
+        assert system.cat_file(table) == folder.encode()
+    assert not list(tmp_path.rglob("store.x.h5"))
+
+
+def test_each_output_is_uploaded_even_if_another_fails_and_its_name_starts_with_a_dot(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def put_file(*arguments: str, put: Any = MemoryFileSystem.put_file) -> None:
+        return fail() if arguments[2].endswith(".csv") else put(*arguments)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", put_file)
+    words = ("--out", "memory://bucket/next.csv", "--sheet", "memory://bucket/.next.png")
+    assert main(["suggest", "--index", URL, "-n", "2", *words]) == 5
+    assert "next.csv. Upload this file yourself, or repeat" in capsys.readouterr().err
+    assert fsspec.filesystem("memory").exists("/bucket/.next.png")
+
+
+def test_the_store_is_uploaded_last_and_a_place_that_cannot_be_written_is_found_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("embed", "--dataset", "digits", "--backbone", "pixels", "--image-size", "8", "--max-per-class", "4")
+    assert main([*words, "--shards", "2", "--out", "memory://bucket/a.h5"]) == 0
+    uploads = [line for line in capsys.readouterr().err.splitlines() if line.startswith("uploading")]
+    assert len(uploads) == 4
+    assert uploads[-1] == "uploading memory://bucket/a.h5"
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", fail)
+    assert main([*words, "--out", "memory://bucket/b.h5"]) == 3
+    assert "error: memory://bucket/b.h5: cannot be read: ConnectionError" in capsys.readouterr().err
+
+
+def test_a_second_command_on_the_machine_is_refused_and_names_the_url(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("labelkit.store.parts.LOCK_SECONDS", 0.0)
+    with mirror_addresses(StatusConfig.model_validate({"index": URL})):
+        assert main(["status", "--index", URL]) == 6
+    assert f"error: {URL}: is used by another command on this machine." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_changed_file_of_the_same_size_is_fetched_again_after_an_interrupted_fetch(
+    saves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/bucket/store.h5.results/a.h5", b"old")
+    with mirror_addresses(StatusConfig.model_validate({"index": URL})):
+        system.pipe_file("/bucket/store.h5.results/a.h5", b"new")
+
+    def interrupt(*arguments: Any, save: Any = _Mirror._save) -> None:
+        if saves:
+            save(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Mirror, "_save", interrupt)
+        with pytest.raises(KeyboardInterrupt), mirror_addresses(StatusConfig.model_validate({"index": URL})):
+            pass
+    with mirror_addresses(StatusConfig.model_validate({"index": URL})) as (local, _):
+        assert isinstance(local, StatusConfig)
+        assert local.index is not None
+        assert (local.index.with_name("store.h5.results") / "a.h5").read_bytes() == b"new"
