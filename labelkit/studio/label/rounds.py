@@ -75,8 +75,8 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
         label_rounds = np.where(labels >= 0, label_rounds, -1)
         if dropped := int(((labels < 0) & (given.labels >= 0)).sum()):
             current_progress().message(
-                f"only the {TYPICAL} most typical images of each named group are used as labels; the other {dropped} "
-                "images remain unlabeled"
+                f"only the {TYPICAL} most typical images of each named group are used as labels, not the other {dropped}; to "
+                "export predictions for these, pass --predictions newest"
             )
     return Labels(labels, given.class_names, label_rounds, last, given.source)
 
@@ -103,13 +103,17 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     found = read_stored_predictions(result)
     written = (base.labels < 0) & np.isin(found.kinds, ("known", "new") if labels else ("given", "known", "new"))
     source = None if labels is None else find_labels_result(labels, store)
+    texts = np.array(found.labels, dtype=object)
     if source is not None:
         written &= ~np.asarray(source.arrays.get("rejected", np.zeros(store.n)), dtype=bool)
-    texts = [found.labels[row] for row in np.flatnonzero(written)]
-    names = (*base.class_names, *sorted(set(texts) - set(base.class_names), key=natural_key))
+        # these predictions may be based on the labels of all images of a named group
+        others = (base.labels < 0) & np.isin(found.kinds, "given") & np.asarray(source.arrays["labeled"], dtype=bool)
+        texts[others] = [source.arrays["class_names"][label] for label in source.arrays["labels"][others]]
+        written |= others
+    names = (*base.class_names, *sorted(set(texts[written]) - set(base.class_names), key=natural_key))
     number = {text: label for label, text in enumerate(names)}
     merged = base.labels.copy()
-    merged[written] = [number[text] for text in texts]
+    merged[written] = [number[text] for text in texts[written]]
     predicted = written & np.isin(found.kinds, ("known", "new"))
     unsure = (merged < 0) & np.isin(found.kinds, ("unsure",))
     told = f"{predicted.sum()} predictions are exported as labels; {unsure.sum()} unsure images remain unlabeled"
