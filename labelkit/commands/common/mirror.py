@@ -1,7 +1,8 @@
 """Stores and other files at URLs (``s3://bucket/store.h5``): a command works on a copy in the cache folder.
 
 Before the command, files that changed at the URL are fetched, with the store's shards, results and patches. After it,
-new and changed files are uploaded, the store itself last. Files that others have changed are never overwritten.
+new and changed files are uploaded, the store itself last, with those that a failed command left. Files that others have
+changed are not overwritten; only a change between the check and the upload of a file is not seen.
 """
 
 import filecmp
@@ -58,7 +59,9 @@ def mirror_addresses(config: BaseConfig) -> Iterator[tuple[BaseConfig, Callable[
                 mirrors.setdefault(path, _Mirror(address, read_field_extra(field, "makes") is not None))
 
     def local(value: object) -> object:
-        return tuple(map(local, value)) if isinstance(value, tuple) else getattr(mirrors.get(value), "path", value)
+        if isinstance(value, tuple):
+            return tuple(map(local, value))
+        return mirrors[value].path if isinstance(value, Path) and value in mirrors else value
 
     with ExitStack() as stack:
         for mirror in mirrors.values():

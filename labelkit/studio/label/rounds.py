@@ -75,8 +75,8 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
         label_rounds = np.where(labels >= 0, label_rounds, -1)
         if dropped := int(((labels < 0) & (given.labels >= 0)).sum()):
             current_progress().message(
-                f"only the {TYPICAL} most typical images of each named group are used as labels, not the other {dropped}; to "
-                "export predictions for these, pass --predictions newest"
+                f"only the {TYPICAL} most typical images of each named group are used as labels, not the other "
+                f"{dropped}; to export predictions for these, pass --predictions newest"
             )
     return Labels(labels, given.class_names, label_rounds, last, given.source)
 
