@@ -235,7 +235,9 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     elif not last and not config.dry_run:
         for number, (name, step) in enumerate(steps.items(), 1):
             progress.message(f"{number}. {name}: {command_line(step)}")
-    minutes = None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset)
+    minutes = (
+        None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset, record)
+    )
     if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
         progress.message(f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps")
     if config.dry_run:
@@ -636,13 +638,21 @@ def _run(config: BaseConfig) -> SimpleResult:
     return result
 
 
-def _estimate_time(config: BaseConfig, this: _Round, dataset: ImageDataset) -> float | None:
-    """Estimate the minutes to embed the remaining photos by timing a few of them; ``None`` if there are only a few."""
+def _estimate_time(config: BaseConfig, this: _Round, dataset: ImageDataset, record: Record) -> float | None:
+    """Estimate the minutes to embed the remaining photos; ``None`` if there are only a few.
+
+    The speed is that of earlier runs with the same network, or measured on a few photos, for which torch is loaded.
+    """
     assert isinstance(config, EmbedConfig)
     there = set() if this.described is None else set(open_store(this.described).sample_ids)
     missing = sum(name not in there for name in dataset.sample_ids)
     if there and missing <= _FEW_LATER:
         return None
+    stores = {str(entry["store"]) for entry in record.rounds if entry["backbone"] == this.record["backbone"]}
+    speeds = [record.steps[name]["values"].get("images_per_second") or 0.0 for name in stores & record.steps.keys()]
+    # a run that embedded a few photos was slowed by its start
+    if config.reuse is not None and (speed := max(speeds, default=0.0)) > 0:
+        return missing / speed / 60
     with use_progress(Progress()):
         short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
         result = _run(short)

@@ -892,18 +892,28 @@ def test_a_class_whose_name_looks_like_a_slip_is_named_once(
 def test_time_is_told_for_photos_that_are_not_described_yet(
     photos: Path, begin: Begin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin()
-    add_photos(photos, range(30, 40), seed=1)
+    def minutes() -> object:
+        assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["embed_minutes"]
 
     def timed(_: object) -> tuple[SimpleResult, None]:
         return SimpleResult({"estimated_minutes": 8.0}, (), ()), None
 
-    monkeypatch.setattr(run_module, "all_commands", lambda: {("embed",): SimpleNamespace(run=timed)})
-    assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["embed_minutes"] is None  # ten photos take less time than the estimate
+    timing = {("embed",): SimpleNamespace(run=timed)}
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "all_commands", lambda: timing)
+        assert minutes() == 8.0
+    out = begin().parent / "photos-labeled"
+    capsys.readouterr()
+    add_photos(photos, range(30, 40), seed=1)
+    monkeypatch.setattr(run_module, "all_commands", lambda: timing)
+    assert minutes() is None  # ten photos take less time than the estimate
     monkeypatch.setattr(run_module, "_FEW_LATER", 9)
-    assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["embed_minutes"] == pytest.approx(2.0)
+    record = json.loads((out / "start.json").read_text())
+    for speed, told in ((5.0, 10 / 5 / 60), (None, 8.0 * 10 / 40)):  # of the earlier run; measured if unknown
+        record["steps"]["photos.h5"]["values"]["images_per_second"] = speed
+        (out / "start.json").write_text(json.dumps(record))
+        assert minutes() == pytest.approx(told)
 
 
 @pytest.mark.parametrize("name", quick_every(3, ["given.csv", "away.csv", "next.csv"]))
