@@ -214,9 +214,9 @@ def was_network_trained_on(
 def find_misspelled_class(name: str, known: Iterable[str]) -> str | None:
     """Return the known class name of which a name is probably a misspelling, or ``None``.
 
-    Two names match if their letters and digits are the same apart from case, spaces and punctuation, or, with at least
-    four letters, if they differ by a typo: two adjacent letters are swapped, or the difflib similarity of the names and
-    of the words that differ is at least 0.85. Names with different digits never match.
+    Two names match if their letters and digits are the same apart from case, spaces and punctuation, or, if both have
+    at least four letters, if they differ by a typo: two adjacent letters are swapped, or the difflib similarity of the
+    names and of the words that differ is at least 0.85. Names with different digits never match.
     """
 
     def only(kind: Callable[[str], bool], text: str) -> str:
@@ -233,7 +233,8 @@ def find_misspelled_class(name: str, known: Iterable[str]) -> str | None:
         return None
     swapped = {letters[:at] + letters[at + 1] + letters[at] + letters[at + 2 :] for at in range(len(letters) - 1)}
     close = [text for text in others if text in swapped]
-    for text in [] if close else difflib.get_close_matches(letters, list(others), cutoff=0.85):
+    long = [text for text in others if len(only(str.isalpha, text)) >= 4]  # cat and coat are both words
+    for text in [] if close else difflib.get_close_matches(letters, long, cutoff=0.85):
         ours, theirs = (re.findall(r"\w+", one.casefold()) for one in (name, others[text]))
         rest, other_rest = ("".join(word for word in a if word not in b) for a, b in ((ours, theirs), (theirs, ours)))
         if difflib.SequenceMatcher(None, other_rest, rest).ratio() >= 0.85:

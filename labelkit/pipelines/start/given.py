@@ -99,7 +99,8 @@ def collect_labels(
             empty, they were removed.
         corrected: labels corrected in ``labels.csv``.
         given_before: returns the labels by path on which the last run was based; those changed or removed in
-            ``given.csv`` since then are not read from a table of the user again.
+            ``given.csv`` since then are not read from a table of the user again. Similar names of two of its classes
+            are not reported again.
         browser: labels entered in the browser; an empty text removes a label.
         is_same: whether the photos are those of the newest store, so that labels of missing photos need no new search.
 
@@ -226,6 +227,8 @@ def collect_labels(
         near = next((other for other in commoner if other.casefold() == name.casefold()), None)
         if near is None and count <= _FEW:
             near = find_misspelled_class(name, (other for other in commoner if counts[other] > count))
+            if near is not None and {name, near} <= set(given_before().values()):
+                near = None  # the last run showed the warning, and the user kept both
         if near is not None:
             progress.warning(
                 f"the class {name!r} ({_labels(count)}) resembles {near!r}: if both are the same class, replace "

@@ -865,11 +865,13 @@ def test_guesses_are_not_taken_for_labels(
 
 
 def test_a_class_whose_name_looks_like_a_slip_is_named_once(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7, 10])
     text = known.read_text()
+    monkeypatch.setattr(run_module, "labels_of_last_round", lambda *_: {"000.png": "green", "010.png": "grene"})
     for slips, told in (
+        ({"010.png": "grene"}, ""),  # said before
         ({"010.png": "gren"}, "the class 'gren' (1 label) resembles 'green': if both are the same class, replace "),
         ({"007.png": "GREEN", "010.png": "GREEN"}, "the class 'GREEN' (2 labels) resembles 'green'"),
         ({"001.png": "gren", "004.png": "type-1", "007.png": "type-2"}, ""),  # which of two single labels is wrong?
