@@ -129,8 +129,6 @@ class _Mirror:
 
     def upload(self) -> LabelkitError | None:
         """Upload what has changed since ``fetch``, unless it has also changed at the URL; return the error, if any."""
-        from fsspec.implementations.local import LocalFileSystem
-
         try:
             for name in self.before - self._list():  # recorded, so that a failed upload does not restore them
                 self._save(name, self._version(name), self.copies / name)
@@ -145,7 +143,7 @@ class _Mirror:
                 current_progress().message(f"uploading {self.address.removesuffix(self.main)}{name}")
                 if "/" in name:
                     self.system.makedirs(f"{self.root}/{name}".rpartition("/")[0], exist_ok=True)
-                if isinstance(self.system, LocalFileSystem):  # its put_file is not atomic
+                if self.address.startswith(("file:", "local:")):  # put_file is not atomic there
                     beside = Path(self.root, temporary_name())
                     with (self.copies / name).open("rb") as copy:
                         commit_file(f"{self.root}/{name}", partial(shutil.copyfileobj, copy), temporary=beside)
