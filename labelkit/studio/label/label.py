@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from labelkit.commands.common.embeddings import split_rows, warn_of_newer_store
 from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import LABELS_KIND
+from labelkit.commands.common.labels import TYPICAL
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists_error
@@ -24,7 +25,7 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
-from labelkit.studio.label.actions import TYPICAL, changed_rows_and_groups, choose_training_labels
+from labelkit.studio.label.actions import changed_rows_and_groups, choose_training_labels
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig

@@ -1535,7 +1535,7 @@ def test_labels_of_the_browser_end_in_all_tables(
     )
     run(photos, num_classes=4)
     assert "002.png" not in labels_in(folder / "given.csv")
-    monkeypatch.setattr("labelkit.studio.label.actions.TYPICAL", 1)
+    monkeypatch.setattr("labelkit.commands.common.labels.TYPICAL", 1)
     heard = Heard()
     with use_progress(heard):
         run(photos, num_classes=4, serve=True)
