@@ -96,6 +96,7 @@ def select_by_run_split(
             "selected by --label-split"
         )
         dataset, labeled, old = select_by_label_split(config)
+        dataset, old = add_run_classes(run_split, dataset, labeled, old)
     order = output_column_order(run_split, num_outputs, dataset, old, include=config.logits)
     return dataset, labeled, old, order
 
@@ -156,6 +157,20 @@ def find_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tupl
     return labeled, old
 
 
+def add_run_classes(
+    run_split: Mapping[str, Any], dataset: ImageDataset, labeled: NDArray[np.bool_], old: NDArray[np.bool_]
+) -> tuple[ImageDataset, NDArray[np.bool_]]:
+    """Add a run's classes to a dataset without usable labels, and return them as old classes (k,).
+
+    With usable labels, which may contradict the run's classes, nothing changes.
+    """
+    names = _trained_names(run_split)
+    if not names or labeled.any():
+        return dataset, old
+    class_names = (*dataset.class_names, *(name for name in names if name not in dataset.class_names))
+    return replace(dataset, class_names=class_names), np.isin(class_names, names)
+
+
 def output_column_order(
     run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset, old: NDArray[np.bool_], *, include: bool
 ) -> NDArray[np.int64] | None:
@@ -175,7 +190,8 @@ def output_column_order(
     if set(names) != set(trained_names):
         if include:
             current_progress().message(
-                "the run's classifier has other classes than the labels here, so its logits are not stored"
+                "the run's classifier has other classes than the labels here, so its logits are not stored (with "
+                "--dataset, --label-split none ignores the labels here)"
             )
         return None
     # old classes in class order, then the outputs without a class

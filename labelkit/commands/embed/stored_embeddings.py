@@ -17,7 +17,13 @@ from labelkit.commands.common.networks import (
     trained_labels,
 )
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.embed.listing import apply_run_labels, find_run_labels, is_run_dataset, output_column_order
+from labelkit.commands.embed.listing import (
+    add_run_classes,
+    apply_run_labels,
+    find_run_labels,
+    is_run_dataset,
+    output_column_order,
+)
 from labelkit.errors import ConfigError, Mismatch, output_exists_error
 from labelkit.models.headed import headed_identity
 from labelkit.options.embed import EmbedConfig
@@ -104,12 +110,13 @@ def _write(
 ) -> None:
     store, network = data.store, run.method.main_network().to(runtime.device)
     dataset = list_store_embeddings(store)
-    labeled, old = dataset.given, None
+    labeled = dataset.given
     if is_run_dataset(run.saved, dataset):
         dataset = apply_run_labels(run.saved, dataset)
         labeled, old = find_run_labels(run.saved, dataset)
-    used = np.isin(np.arange(len(dataset.class_names)), dataset.labels[labeled])
-    old = used if old is None else old
+    else:
+        used = np.isin(np.arange(len(dataset.class_names)), dataset.labels[labeled])
+        dataset, old = add_run_classes(run.saved, dataset, labeled, used)
     order = output_column_order(run.saved, network.num_outputs, dataset, old, include=True) if config.logits else None
     embedded: list[Tensor] = []
     outputs: list[Tensor] = []
@@ -130,7 +137,7 @@ def _write(
         labels=dataset.labels if has_classes else store.labels,
         class_names=dataset.class_names,
         labeled=labeled if has_classes else None,
-        old_classes=used if has_classes else None,
+        old_classes=old if has_classes else None,
         splits=store.splits,
         split_names=store.split_names,
     )

@@ -1,11 +1,13 @@
 """Training on the rows of a store: from a store to a checkpoint, and from that to rows of a new one."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from labelkit.algorithms.indexes import find_approximate_neighbors
 from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result
 from labelkit.training.checkpoint import load_checkpoint
 from PIL import Image
 from tests.row_heads import BATCHES, EACH_HEAD, HEADS, SHORT, rows_after
@@ -69,6 +71,25 @@ def test_a_photo_gets_the_row_that_the_store_would_have_got(
     center = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).mean(axis=0)
     kept = checkpoint.tensors("model.safetensors")["network.backbone.net.center"]
     assert np.allclose(kept.numpy(), center, atol=1e-6)
+
+
+def test_a_head_names_the_classes_of_photos_without_labels(
+    labelkit: Labelkit, tmp_path: Path, photos: Path, run: Path
+) -> None:
+    for name in ("2023", "2024"):
+        (tmp_path / "new" / name).mkdir(parents=True)
+    for place, photo in enumerate(sorted(photos.rglob("*.png"))):
+        shutil.copy(photo, tmp_path / "new" / ("2023", "2024")[place % 2] / f"{photo.parent.name}-{photo.name}")
+    out = tmp_path / "new.h5"
+    words = ("embed", "--dataset", tmp_path / "new", "--label-split", "none", "--checkpoint", run, "--out", out)
+    assert labelkit(*words).code == 0
+    assert labelkit("discover", "head", "--index", out).code == 0
+
+    store, found = open_store(out), read_result(open_store(out), "head").arrays
+    predicted = [found["names"][group] for group in found["pseudo_labels"]]
+    hits = [Path(name).name.startswith(label) for name, label in zip(store.sample_ids, predicted, strict=True)]
+    assert np.mean(hits) > 0.9
+    assert {store.class_names[label] for label in store.labels} == {"2023", "2024"}
 
 
 def test_labels_of_a_file_count_beside_those_of_the_store(labelkit: Labelkit, tmp_path: Path, photos: Path) -> None:
