@@ -21,7 +21,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError
 from labelkit.files import sha256_file
-from labelkit.formatting import percent
+from labelkit.formatting import join_first_few, percent
 from labelkit.options.shared import AddedLabelsOption
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -173,9 +173,10 @@ def override_listing_labels(
     names = match_known_spelling(texts, dataset.class_names).values()
     if own != "drop" and not dataset.given.any() and set(names).isdisjoint(dataset.class_names):
         own = "drop"  # its classes are years or places, say; see choose_usable_labels
-        if dataset.class_names:
+        if foreign := [dataset.class_names[label] for label in np.unique(dataset.labels[dataset.labels >= 0])]:
             current_progress().message(
-                f"{option} shares no class with {dataset.name}, so the labels there are not used, even for evaluation"
+                f"the classes stored in {dataset.name} ({join_first_few(foreign)}) are ignored, even for evaluation, "
+                f"since none of them is in {option}"
             )
     labels, class_names = encode_labels(texts, () if own == "drop" else dataset.class_names, len(dataset))
     given = labels >= 0

@@ -103,6 +103,12 @@ def test_labels_of_a_file_count_beside_those_of_the_store(labelkit: Labelkit, tm
     assert answer.code == 0, answer.err
     assert answer.json["samples"]["labeled"] == 12
     assert answer.json["samples"]["old_classes"] == 2
+    assert "ignored" not in answer.err
+
+    table.write_text("path,label\n" + "".join(f"ant/{i:02d}.png,color {i % 2}\n" for i in range(6)))
+    answer = labelkit("train", "softmax", "--index", store, "--labels", table, *SHORT, "--out", tmp_path / "colors")
+    assert "the classes stored in blank (ant, bee, " in answer.err
+    assert f"are ignored, even for evaluation, since none of them is in {table}" in answer.err
 
 
 @pytest.mark.slow
