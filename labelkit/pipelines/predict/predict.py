@@ -36,6 +36,7 @@ from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.reader import LazyRows
 from labelkit.store.results import Result, list_results, newest_name, read_result
+from labelkit.training.run_dir import SPLIT
 
 
 def load_prediction_source(location: Path, result: str | None) -> tuple[EmbeddingStore, Result, PredictionRule]:
@@ -59,6 +60,13 @@ def load_prediction_source(location: Path, result: str | None) -> tuple[Embeddin
 def _find_last_round(folder: Path, result: str | None) -> tuple[Path, str | None]:
     """Return the store and the result of the last finished round in an output folder of ``start``."""
     remedy = "Pass an output folder of `labelkit start`, or a store (NAME.h5)."
+    if (folder / SPLIT).is_file():
+        commands = (
+            f"Run `labelkit embed --dataset NEW --checkpoint {folder} --out new.h5`, `labelkit discover head --index "
+            "new.h5` and `labelkit export --index new.h5 --what result --result head --out new.csv`, where NEW is the "
+            "folder with the new photos."
+        )
+        raise ConfigError("--from", f"{folder} is a training run, which is applied by other commands", commands)
     if not (folder / RECORD).is_file():
         raise ConfigError("--from", f"{folder} is neither a store nor an output folder of `labelkit start`", remedy)
     last = find_last_finished_round(Record.read(folder).rounds, folder, "answer", "groups")

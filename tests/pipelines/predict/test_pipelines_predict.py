@@ -220,6 +220,7 @@ def test_answers_are_written_to_a_file_as_its_name_says(
     ("words", "code", "said"),
     [
         (["NEW", "--from", "NEW"], 2, "neither a store nor an output folder of `labelkit start`"),
+        (["NEW", "--from", "RUN"], 2, "--checkpoint RUN --out new.h5`, `labelkit discover head --index new.h5`"),
         (["EMPTY", "--from", "LABELED"], 3, "no images"),
         (["gone.jpg", "--from", "LABELED"], 3, "gone.jpg: does not exist. Check the name."),
         (["NEW", "--from", "LABELED", "--result", "lost"], 3, "there is no result 'lost'"),
@@ -231,13 +232,15 @@ def test_answers_are_written_to_a_file_as_its_name_says(
 def test_what_cannot_be_answered_is_said(
     labelkit: Any, labeled: Path, new: Path, tmp_path: Path, words: list[str], code: int, said: str
 ) -> None:
-    (tmp_path / "empty").mkdir()
-    places = {"NEW": new, "EMPTY": tmp_path / "empty", "LABELED": labeled / "labeled"}
+    for name in ("empty", "run"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "split.json").touch()
+    places = {"NEW": new, "EMPTY": tmp_path / "empty", "RUN": tmp_path / "run", "LABELED": labeled / "labeled"}
 
     told = labelkit("predict", *(places.get(word, word) for word in words))
 
     assert told.code == code
-    assert said in " ".join(told.err.split())
+    assert said.replace("RUN", str(places["RUN"])) in " ".join(told.err.split())
 
 
 @pytest.fixture
