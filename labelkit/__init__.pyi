@@ -1837,7 +1837,7 @@ class _Discover:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Assign each image to the class predicted by the trained classifier."""
+        """Assign each image to the class predicted by the trained classifier. `labelkit export --what result --result head` writes a CSV."""
 
     @staticmethod
     def answer(

@@ -231,7 +231,8 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit.commands.discover.categories:discover_categories",
             ),
             "head": Command(
-                "Assign each image to the class predicted by the trained classifier.",
+                "Assign each image to the class predicted by the trained classifier. `labelkit export --what result "
+                "--result head` writes a CSV.",
                 "labelkit discover head --index digits.h5",
                 "labelkit.commands.discover.options:DiscoverHeadConfig",
                 "labelkit.commands.discover.categories:discover_head",
