@@ -14,6 +14,7 @@ from labelkit.commands.common.images.read import find_image_folder
 from labelkit.data.path_rule import SHOWN, escape_path, find_paths, similar_path_hint
 from labelkit.data.tables import read_label_csv, read_paths_and_labels
 from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import escape_name, needs_escape
 from labelkit.store.embeddings import EmbeddingStore
@@ -82,11 +83,12 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
 
 
 def read_csv_labels(
-    path: Path, images: LabeledImages, label_column: str | None = None, *, ignore_others: bool = False
+    path: Path, images: LabeledImages, label_column: str | None = None, *, min_found: float = 1
 ) -> dict[int, str]:
     """Read labels from a CSV file; return a mapping from image position to label, in the order of the file.
 
-    With ``ignore_others``, labels of other images are ignored, unless all labels are of other images.
+    Labels of other images are ignored, with a warning, if at least the fraction ``min_found`` of the labeled images are
+    found; with ``min_found`` 0, at least one must be found.
 
     Raises:
         DatasetError: the file cannot be read, images are unknown, a path is ambiguous, or an image has two labels.
@@ -95,10 +97,12 @@ def read_csv_labels(
         remedy = "Pass a CSV, such as one written by `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
         raise DatasetError(str(path), "is not a CSV", remedy)
     texts = read_label_csv(path, label_column, show_message=current_progress().message)
-    unknown = set(find_images_by_path(path, texts, images)[1]) if ignore_others else set()
-    if 0 < len(unknown) < len(texts):
-        current_progress().message(f"{path}: ignoring {len(unknown)} labels of images that are not in {images.where}")
-        texts = {name: text for name, text in texts.items() if name not in unknown}
+    unknown = find_images_by_path(path, texts, images)[1] if min_found < 1 else []
+    if 0 < len(unknown) < len(texts) and len(texts) - len(unknown) >= min_found * len(texts):
+        show = current_progress().warning if min_found else current_progress().message
+        ignored = f"{path}: ignoring {len(unknown)} of {len(texts)} labels"
+        show(f"{ignored}, whose images are not in {images.where}: {join_first_few(unknown)}")
+        texts = {name: text for name, text in texts.items() if name not in set(unknown)}
     return match_label_paths(path, texts, images)
 
 

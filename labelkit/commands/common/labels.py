@@ -62,6 +62,7 @@ def choose_usable_labels(
     *,
     label_column: str | None = None,
     own_labels: bool = True,
+    min_found: float = 1,
 ) -> UsableLabels:
     """Return the labels that a command may use for the given rows, taken from the store and from ``--labels``.
 
@@ -77,9 +78,10 @@ def choose_usable_labels(
         rows: (m,) row numbers in the store.
         label_column: header of the label column of a CSV; None for the default.
         own_labels: False ignores the labels of the store.
+        min_found: minimum fraction of the labeled images in a file that must be in the store; see ``read_csv_labels``.
 
     Raises:
-        DatasetError: a file cannot be used, or contains images that are not in the store.
+        DatasetError: a file cannot be used, or contains too many images that are not in the store.
         StoreError: the result does not exist, or does not contain labels.
         ConfigError: both a file and a result have this name, or a column is specified without a CSV.
     """
@@ -100,7 +102,8 @@ def choose_usable_labels(
         labels, class_names, truth = _drop_foreign_classes(*_read_result_labels(result, store), truth, store)
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
         return UsableLabels(labels[rows], truth, class_names, str(result.path), source)
-    texts, where = read_csv_labels(option, LabeledImages.of_store(store), label_column), str(option)
+    where = str(option)
+    texts = read_csv_labels(option, LabeledImages.of_store(store), label_column, min_found=min_found)
     every, class_names, truth = _drop_foreign_classes(*encode_labels(texts, names, store.n), truth, store)
     labels = every[rows]
     outside = len(texts) - int((labels >= 0).sum())
@@ -141,17 +144,17 @@ def _merge_labels(
 
 
 def override_store_labels(
-    store: EmbeddingStore, option: Path | None, label_column: str | None = None
+    store: EmbeddingStore, option: Path | None, label_column: str | None = None, *, min_found: float = 1
 ) -> EmbeddingStore:
     """Return the store with labels overridden by ``--labels``, for commands that show labels or evaluate with them.
 
-    Other labels of the store are kept, unless the two share no class. For this and errors, see
+    Other labels of the store are kept, unless the two share no class. For this, ``min_found`` and errors, see
     ``choose_usable_labels``.
     """
     if option is None and label_column is None:
         return store
     rows = np.arange(store.n, dtype=np.int64)
-    given = choose_usable_labels(option, store, rows, label_column=label_column, own_labels=False)
+    given = choose_usable_labels(option, store, rows, label_column=label_column, own_labels=False, min_found=min_found)
     labels = _merge_labels(given.labels, given.truth, given.where, str(store.path))
     labeled = given.labeled if store.labeled is None else given.labeled | np.asarray(store.labeled, dtype=bool)
     return store.relabeled(labels, labeled, given.class_names)

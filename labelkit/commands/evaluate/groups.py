@@ -93,7 +93,9 @@ def _read_true_labels(
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the true labels (n,) int64, -1 = none, and the class names."""
     rows, own = np.arange(store.n, dtype=np.int64), config.labels is None
-    given = choose_usable_labels(config.labels, store, rows, label_column=config.label_column, own_labels=own)
+    given = choose_usable_labels(
+        config.labels, store, rows, label_column=config.label_column, own_labels=own, min_found=0.5
+    )
     truth = given.truth if own else given.labels
     if not (truth >= 0).any():
         where = f"{store.path}:/labels" if own else given.where

@@ -43,7 +43,7 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
         ConfigError: the plot cannot be written, or already exists.
     """
     warn_of_newer_store(config.index)
-    store = override_store_labels(open_store(config.index), config.labels, config.label_column)
+    store = override_store_labels(open_store(config.index), config.labels, config.label_column, min_found=0.5)
     result = read_answer(store, config.answer)
     arrays = result.arrays
     rows, labels, kinds = _choose_evaluated_rows(store, arrays, config.split)

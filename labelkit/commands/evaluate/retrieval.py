@@ -60,7 +60,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         ConfigError: a split does not exist, k is too large, or the Ray cluster cannot be reached.
     """
     check_cluster(config.ray_address)
-    store = override_store_labels(open_store(config.index), config.labels, config.label_column)
+    store = override_store_labels(open_store(config.index), config.labels, config.label_column, min_found=0.5)
     names = list(store.class_names)
     query_side, gallery_side = _load_queries_and_gallery(store, names, config)
     same = query_side is gallery_side

@@ -141,7 +141,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     if config.labels is not None:
         names = [*map(str, photos), *(name for queries in query_sets for name in queries.names)]
         images = LabeledImages("this run", names, None)
-        texts = read_csv_labels(config.labels, images, config.label_column, ignore_others=True)
+        texts = read_csv_labels(config.labels, images, config.label_column, min_found=0)
         truth = {names[place]: text for place, text in texts.items()}
     if photos:
         ids = tuple(sort_by_bytes({str(photo) for photo in photos}))

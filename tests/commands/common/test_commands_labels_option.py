@@ -60,6 +60,19 @@ def test_paths_may_begin_at_the_store_the_table_or_be_endings(plain: EmbeddingSt
     }
 
 
+def test_evaluation_ignores_labels_of_a_few_unknown_images(plain: EmbeddingStore, tmp_path: Path) -> None:
+    lines = ("bee/01.png,b", "bee/02.png,b", "gone/1.png,b", "gone/2.png,c")
+    table, heard = write(tmp_path / "truth.csv", *lines), Heard()
+    with use_progress(heard):
+        assert used(plain, table, min_found=0.5) == {"bee/01.png": "b", "bee/02.png": "b"}
+    ignored = f"{table}: ignoring 2 of 4 labels, whose images are not in {plain.path}: gone/1.png, gone/2.png"
+    assert heard.warnings == [ignored]
+    with pytest.raises(DatasetError, match="2 of 4 images are not in"):
+        used(plain, table)
+    with pytest.raises(DatasetError, match="3 of 5 images are not in"):
+        used(plain, write(table, *lines, "gone/3.png,c"), min_found=0.5)
+
+
 def test_the_newest_labels_have_the_highest_number(make_store: Any) -> None:
     store = make_store(np.eye(2))
     for name in ("newest", "nothing", "missing.csv"):
@@ -84,7 +97,7 @@ def test_a_listing_whose_folders_are_no_classes_takes_only_those_of_the_file(pho
         table = write(tmp_path / "labels.csv", f"bee/01.png,{label}")
         with use_progress(heard):
             assert override_listing_labels(hidden, table, own="keep").class_names == names
-    (told,) = (message for message in heard.messages if "not used, even for evaluation" in message)
+    (told,) = (message for message in heard.messages if "ignored, even for evaluation" in message)
     assert str(table) in told
     # another spelling of the same class is that class
     decomposed = replace(hidden, class_names=(unicodedata.normalize("NFD", "Bär"), *dataset.class_names[1:]))
