@@ -36,7 +36,12 @@ from labelkit.commands.discover.calibrate import (
     collect_labeled_evidence,
 )
 from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_by_hierarchy, read_grouping
-from labelkit.commands.discover.label_weights import LABEL_WEIGHTS, compute_label_weights, weigh_surrounded_labels
+from labelkit.commands.discover.label_weights import (
+    LABEL_WEIGHTS,
+    compute_label_weights,
+    surrounded_labels_message,
+    weigh_surrounded_labels,
+)
 from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import DatasetError, StoreError
 from labelkit.formatting import percent
@@ -248,9 +253,8 @@ def _answer(
             "Embed a dataset with labels, or pass --labels FILE or --calibration-labels FILE.",
         )
     whole = weigh_surrounded_labels(grouping.features, labels)
-    if (whole < 1).any():
-        few = f"{int((whole < 1).sum())} labels count less: they belong to groups that were labeled as a whole"
-        current_progress().message(few)
+    if few := int((whole < 1).sum()):
+        current_progress().message(surrounded_labels_message(few))
         weights = whole if weights is None else weights * whole
     classifier = RefittableClassifier(grouping.features, labels, weights)
     class_of_group, weight = grouping.class_of_group, grouping.group_weight

@@ -103,6 +103,12 @@ def weigh_surrounded_labels(features: NDArray[np.float32], labels: NDArray[np.in
     return weights
 
 
+def surrounded_labels_message(count: int) -> str:
+    """Return a message that states how many labels have a weight below 1, and why."""
+    labels, them = ("1 label counts", "it") if count == 1 else (f"{count} labels count", "them")
+    return f"{labels} less, because most images around {them} are labeled, too"
+
+
 def keep_informative_rows(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return a mask (n,) that excludes the labels of groups labeled as a whole, except for two in each class."""
     weights = weigh_surrounded_labels(features, labels)

@@ -10,7 +10,11 @@ from labelkit.algorithms import unlabeled_classes
 from labelkit.algorithms.unlabeled_classes import NewClassShare, estimate_unlabeled_groups
 from labelkit.commands.discover import num_classes
 from labelkit.commands.discover.categories import discover_categories
-from labelkit.commands.discover.label_weights import keep_informative_rows, weigh_surrounded_labels
+from labelkit.commands.discover.label_weights import (
+    keep_informative_rows,
+    surrounded_labels_message,
+    weigh_surrounded_labels,
+)
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.errors import DatasetError
 from labelkit.progress import use_progress
@@ -72,6 +76,8 @@ def test_labels_of_a_group_that_was_labeled_as_a_whole_count_as_two() -> None:
     # where most images are labeled, all labels are among others
     assert (weigh_surrounded_labels(rows, np.where(np.arange(100) % 3 > 0, 0, -1)) == 1).all()
     assert (weigh_surrounded_labels(rows, np.where(np.arange(100) % 3 > 0, -1, 0)) == 1).all()
+    assert surrounded_labels_message(1) == "1 label counts less, because most images around it are labeled, too"
+    assert surrounded_labels_message(12) == "12 labels count less, because most images around them are labeled, too"
 
 
 def test_two_labels_of_a_whole_group_are_used_to_estimate_the_number_of_classes(
