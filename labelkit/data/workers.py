@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -154,6 +155,8 @@ def worker_context() -> BaseContext:
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
     context = get_context("forkserver")
+    # after Ctrl-C, Python's resource tracker removes the semaphores of the workers; its warning would confuse users
+    sys.warnoptions.append("ignore:resource_tracker:UserWarning")
     context.set_forkserver_preload([__name__])
     return context
 
