@@ -259,14 +259,16 @@ def _embed_pending(begun: _StartedRun) -> int:
         elsewhere = apply(
             partial(_embed_part_elsewhere, json.dumps(options)),
             parts,
+        if run.plan.reused is not None:  # at once, since the time estimate is for the other images
+            task.skip(sum(int((run.plan.reused[slice(*run.part_range(k)), 0] >= 0).sum()) for k, *_ in parts))
             processes=config.processes,
             ray_address=config.ray_address,
             gpus=device == "cuda" and not config.device.startswith("cuda:"),
         )
-        for (k, *_), (count, lost) in elsewhere:
+        for _, (count, lost) in elsewhere:
             embedded += count
             work.lost.update(lost)
-            task.advance(sizes[k])
+            task.advance(count)
     return embedded
 
 
@@ -392,7 +394,6 @@ def _embed_part(begun: _StartedRun, k: int, with_rows: bool, with_patches: bool,
     if run.plan.reused is not None:
         is_copied = run.plan.reused[start:end, 0] >= 0
         rows, copied = rows[~is_copied], rows[is_copied]
-        task.skip(len(copied))
     columns, skipped = _embed_rows(work, rows - run.plan.base_rows, collector, task)
     skipped = [(run.plan.base_rows + row, reason) for row, reason in skipped]
     if not with_rows:

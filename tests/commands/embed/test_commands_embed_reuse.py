@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from labelkit.commands.embed.embed import embed_images
 from labelkit.errors import Mismatch
 from labelkit.options.embed import EmbedConfig
+from labelkit.progress import Progress, Task, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image
@@ -45,6 +47,29 @@ def changed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     Image.linear_gradient("L").save(folder / "ant" / "new.png")
     (folder / "bee" / "bad.png").write_bytes(b"")
     return folder
+
+
+def test_copied_rows_are_reported_first_so_that_the_time_left_is_that_of_the_others(
+    old: EmbeddingStore, changed: Path, tmp_path: Path
+) -> None:
+    told: list[tuple[str, int]] = []
+
+    class Listener(Progress, Task):
+        def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
+            told.clear()  # of the task before, which compares the files
+            return nullcontext(self)
+
+        def skip(self, n: int) -> None:
+            told.append(("skip", n))
+
+        def advance(self, n: int = 1, **info: object) -> None:
+            told.append(("advance", n))
+
+    with use_progress(Listener()):
+        embed(tmp_path / "x.h5", changed, reuse=old.path, max_bad=0.1)
+    assert told == [("skip", 46), *told[1:]]
+    assert {name for name, _ in told[1:]} == {"advance"}
+    assert sum(n for _, n in told) == 49
 
 
 @pytest.fixture(scope="module")
