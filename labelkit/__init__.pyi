@@ -1655,7 +1655,7 @@ def embed(
     batch_size: int | None = ...,
     runtime: Literal['auto', 'torch', 'onnx'] = ...,
     fast_decode: bool = ...,
-    part_rows: int = ...,
+    part_rows: int | None = ...,
     reuse: Sequence[str | PathLike[str]] | str | PathLike[str] | None = ...,
     extend: str | PathLike[str] | None = ...,
     dry_run: bool = ...,

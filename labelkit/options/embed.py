@@ -95,7 +95,12 @@ class EmbedConfig(
         "Decode large JPEGs at a reduced size, at least twice the network's input size. This is faster, and the "
         "embeddings are almost identical to those from full decoding (cosine similarity above 0.999).",
     )
-    part_rows: int = RUN(1024, "Number of embeddings written at a time; a killed run loses at most this many.", ge=1)
+    part_rows: int | None = RUN(
+        None,
+        "Number of embeddings written at a time; an interrupted run loses at most this many, and keeps its value when "
+        "resumed. Default: 256 on a CPU, 1,024 on a GPU.",
+        ge=1,
+    )
     reuse: tuple[Path, ...] | None = RUN_ONLY(
         None,
         "Comma-separated stores created with the same model, from which to copy the embeddings of identical image "

@@ -48,7 +48,13 @@ from labelkit.progress import Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
-from labelkit.store.plans import EmbeddingPlan, continue_plan, read_recorded_numerics
+from labelkit.store.plans import (
+    EmbeddingPlan,
+    continue_plan,
+    embedding_run_folder,
+    read_recorded_numerics,
+    read_stored_plan,
+)
 from labelkit.store.schema import VIEWS, name_bytes
 from labelkit.store.writer import shard_borders
 from labelkit.store.writing import EmbeddingRun
@@ -182,6 +188,9 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
     numerics = _choose_numerics(config, runtime, model, len(dataset), with_logits=with_logits)
     view, view_recipe = _choose_views(config, dataset, model.view)
     batch_size, has_labels = int(numerics["batch_size"]), len(dataset.class_names) > 0
+    unfinished = read_stored_plan(embedding_run_folder(config.out))
+    default_part_rows = 256 if runtime.device.type == "cpu" else 1024  # at most about a minute is lost
+    part_rows = config.part_rows or (unfinished.part_rows if unfinished else default_part_rows)
     plan = EmbeddingPlan(
         sample_ids=dataset.sample_ids,
         labels=dataset.labels if has_labels else None,
@@ -196,7 +205,7 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
         extras={"logits": network.num_outputs} if with_logits else {},
         views=view_recipe,
         batch_size=batch_size,
-        part_rows=-(-config.part_rows // batch_size) * batch_size,
+        part_rows=-(-part_rows // batch_size) * batch_size,
     )
     others = (*(() if config.extend is None else (config.extend,)), *(config.reuse or ()))
     reused = tuple(open_store(path) for path in others)
@@ -250,6 +259,8 @@ def _embed_pending(begun: _StartedRun) -> int:
             "images; to use more, lower --part-rows"
         )
     with current_progress().task("embed", total=sum(sizes.values())) as task:
+        if run.plan.reused is not None:  # at once, since the time estimate is for the other images
+            task.skip(sum(int((run.plan.reused[slice(*run.part_range(k)), 0] >= 0).sum()) for k, *_ in parts))
         if config.ray_address is None and min(config.processes, len(parts)) == 1:
             for part in parts:
                 embedded += _embed_part(begun, *part, task)
@@ -259,8 +270,6 @@ def _embed_pending(begun: _StartedRun) -> int:
         elsewhere = apply(
             partial(_embed_part_elsewhere, json.dumps(options)),
             parts,
-        if run.plan.reused is not None:  # at once, since the time estimate is for the other images
-            task.skip(sum(int((run.plan.reused[slice(*run.part_range(k)), 0] >= 0).sum()) for k, *_ in parts))
             processes=config.processes,
             ray_address=config.ray_address,
             gpus=device == "cuda" and not config.device.startswith("cuda:"),
