@@ -101,7 +101,7 @@ def turns(kind: type[Trainer], config: RunConfig, folder: Path | None) -> Turns:
     """Build a method on the digits and its trainer, with or without a run folder."""
     assert config.command[0] == "train"
     prepared = prepare_data(config)
-    method: Any = METHODS[config.command[1]].load()(config, prepared.info(0))
+    method: Any = METHODS[config.command[1]].load()(config, prepared.build_data_info(0))
     bank = ImageBank(prepared.dataset, base_size=method.network.input_spec.size)
     run = None
     if folder is not None:

@@ -77,7 +77,7 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
     bank = ImageBank(prepared.dataset, base_size=112)
 
     def step_of(reuse: bool) -> tuple[Callable[[], float], float]:
-        method = spec.load()(config, prepared.info(0))
+        method = spec.load()(config, prepared.build_data_info(0))
         (phase,) = method.phases(bank.rows)
         source, seconds = bank, 0.0
         if reuse:

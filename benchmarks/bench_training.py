@@ -81,7 +81,7 @@ def make_task(method_name: str, **options: object) -> Task:
     spec = METHODS[method_name]
     config = resolve(spec.config, overrides={"dataset": "digits", "epochs": 10_000, **SEEDS, **options}).config
     prepared = prepare_data(config)
-    info = prepared.info(0)
+    info = prepared.build_data_info(0)
     method = spec.load()(config, info)
     bank = ImageBank(prepared.dataset, base_size=method.network.input_spec.size)
     return Task(config, prepared, info, method, bank)

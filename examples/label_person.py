@@ -32,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.algorithms.few_label_classifier import RefittableClassifier
-from labelkit.commands.common.embeddings import check_features, normalize_embeddings
+from labelkit.commands.common.embeddings import load_finite_embeddings, normalize_embeddings
 from labelkit.commands.common.labels import UsableLabels
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
@@ -178,7 +178,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = Path(shutil.copyfile(options.index, Path(folder) / options.index.name))
         store = open_store(index)
-        features = normalize_embeddings(check_features(store, np.arange(store.n)))
+        features = normalize_embeddings(load_finite_embeddings(store, np.arange(store.n)))
         judge = RefittableClassifier(features, np.asarray(store.labels))
         for seed in range(options.seeds):
             grouped = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from labelkit.api import python_name
+from labelkit.api import to_python_name
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, PANELS, build_app
 from labelkit.cli.options import COMMON_PANEL
@@ -117,7 +117,7 @@ def _in_python(words: Words, config: type[BaseConfig] | None) -> str:
     needed = ", ".join(f"{name}=..." for name, field in config.model_fields.items() if field.is_required())
     return page(
         "## From Python",
-        block(f"labelkit.{'.'.join(map(python_name, words))}({needed})", "python"),
+        block(f"labelkit.{'.'.join(map(to_python_name, words))}({needed})", "python"),
         "Every option is a keyword argument. The attribute `values` of the result contains the keys below.",
     )
 

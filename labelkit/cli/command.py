@@ -12,8 +12,15 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from labelkit.cli.console import current_output, dump_json, escape_control, print_line, print_message, print_result
-from labelkit.cli.options import COMMON_PANEL, OUTPUT_PARAMETERS, Command, output_context
+from labelkit.cli.console import (
+    current_output_options,
+    dump_json,
+    escape_controls,
+    print_line,
+    print_message,
+    print_result,
+)
+from labelkit.cli.options import COMMON_PANEL, OUTPUT_PARAMETERS, Command, apply_output_options
 from labelkit.commands.table import Command as StageCommand
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
@@ -37,7 +44,7 @@ _LAST_PANELS = ("Output", "Limits", "Run")
 
 def build_typer_command(command: StageCommand) -> Command:
     """Build the Typer command that runs a function, prints its result and raises any error returned with it."""
-    config_class = command.config_class()
+    config_class = command.load_config_class()
     presets = available_presets(config_class)
     lists = [name for name, field in config_class.model_fields.items() if _takes_all_arguments(field)]
     kinds = {name: list_item_type(field.annotation) for name, field in config_class.model_fields.items()}
@@ -46,7 +53,7 @@ def build_typer_command(command: StageCommand) -> Command:
     def run(**given: Any) -> None:
         given |= {name: tuple(given[name] or ()) or None for name in lists}
         given |= {name: _join_repeated(given.get(name) or (), kind) for name, kind in repeatable.items()}
-        with output_context(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
+        with apply_output_options(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
             config_file = given.pop("config")
             preset = given.pop("preset", None)
             overrides, origins = _overrides(given)
@@ -57,10 +64,10 @@ def build_typer_command(command: StageCommand) -> Command:
                 overrides=overrides,
                 origins=origins,
             )
-            if current_output().shows_config:
-                show_config(merged)
+            if current_output_options().shows_config:
+                print_config(merged)
                 return
-            if current_output().verbose:
+            if current_output_options().verbose:
                 for name, value in merged.values.items():
                     if merged.origins[name] != DEFAULT_ORIGIN:
                         print_message(f"{name} = {format_value(value)} ({merged.origins[name]})")
@@ -212,26 +219,26 @@ def config() -> None:
     raise ConfigError("labelkit config", problem, "Pass the command, for example: `labelkit config train sela`.")
 
 
-def show_config(merged: MergedConfig[BaseConfig]) -> None:
+def print_config(merged_config: MergedConfig[BaseConfig]) -> None:
     """Print the resolved config as YAML, with the origin of each value in a comment.
 
     The output can be used as a preset or config file. Fields that a file may not set are commented out.
     """
-    values, origins = merged.config.to_yaml_dict(), merged.origins
-    command = " ".join(("labelkit", *merged.config.command))
-    if current_output().json:
-        document = {"command": command, "preset": merged.preset_path, "config": values, "origins": origins}
+    values, origins = merged_config.config.to_yaml_dict(), merged_config.origins
+    command = " ".join(("labelkit", *merged_config.config.command))
+    if current_output_options().json:
+        document = {"command": command, "preset": merged_config.preset_path, "config": values, "origins": origins}
         print_line(dump_json(document))
         return
-    fields = type(merged.config).model_fields
+    fields = type(merged_config.config).model_fields
     lines = [
         ("" if is_allowed_in_presets(fields[name]) else "# ") + _yaml_line(name, value)
         for name, value in values.items()
     ]
-    if not current_output().quiet:
+    if not current_output_options().quiet:
         # A long value must not push all comments out of view.
         width = min(max(len(line) for line in lines), 48)
-        comments = (escape_control(origins[name]) for name in values)
+        comments = (escape_controls(origins[name]) for name in values)
         lines = [f"{line.ljust(width)}  # {comment}" for line, comment in zip(lines, comments, strict=True)]
     print_line("\n".join([f"# {command}", *lines]))
 

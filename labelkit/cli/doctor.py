@@ -12,9 +12,9 @@ from pathlib import Path
 
 from labelkit import __version__
 from labelkit.cache import cache_folder
-from labelkit.cli.console import current_output, print_line, print_result
+from labelkit.cli.console import current_output_options, print_line, print_result
 from labelkit.cli.options import with_output_options
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.errors import CheckpointRefused, ResourceError
 
 PARTS = (
@@ -38,12 +38,12 @@ def version() -> None:
 
     Example: labelkit version --json
     """
-    if current_output().quiet and not current_output().json:
+    if current_output_options().quiet and not current_output_options().json:
         print_line(__version__)
         return
     values = {"labelkit": __version__, "python": platform.python_version()}
     values |= {name: found for name in PARTS if (found := find_package_version(name))}
-    print_result(SimpleResult(dict(values), shown=(Table("", ("part", "version"), list(values.items())),)))
+    print_result(CommandResult(dict(values), shown=(Table("", ("part", "version"), list(values.items())),)))
 
 
 def find_package_version(package: str) -> str | None:
@@ -89,7 +89,7 @@ def doctor() -> None:
         "checks": [asdict(check) for check in checks],
     }
     rows = [(check.name, check.status, f"{check.found}  {check.remedy}".strip()) for check in checks]
-    print_result(SimpleResult(values, shown=(Table("", ("part", "status", "found"), rows),)))
+    print_result(CommandResult(values, shown=(Table("", ("part", "status", "found"), rows),)))
     failed = [check for check in checks if check.status == "failed"]
     if failed:
         raise ResourceError(failed[0].name, failed[0].found, failed[0].remedy)

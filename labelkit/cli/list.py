@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from labelkit.cli.console import current_output, print_line, print_result
+from labelkit.cli.console import current_output_options, print_line, print_result
 from labelkit.cli.options import with_output_options
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.errors import ConfigError
 
 
@@ -94,7 +94,7 @@ def list_tables() -> None:
     from labelkit.pipelines.reproduce.tables import available_tables, list_excluded_tables, read_table
 
     tables = [read_table(name) for name in available_tables()]
-    if current_output().quiet and not current_output().json:
+    if current_output_options().quiet and not current_output_options().json:
         for table in tables:
             print_line(table.name)
         return
@@ -105,18 +105,18 @@ def list_tables() -> None:
         "tables": [dict(zip(columns, row, strict=True)) for row in rows],
         "left_out": [dict(zip(why, row, strict=True)) for row in missing],
     }
-    print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("not included", why, missing))))
+    print_result(CommandResult(values, shown=(Table("", columns, rows), Table("not included", why, missing))))
 
 
 def _print_rows(what: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, name_column: int = 0) -> None:
     """Print rows as a table, as JSON ``{what: [{column: cell}]}``, or only their names with ``-q``."""
-    output = current_output()
+    output = current_output_options()
     if output.quiet and not output.json:
         for row in rows:
             print_line(str(row[name_column]))
         return
     values: dict[str, object] = {what: [dict(zip(columns, row, strict=True)) for row in rows]}
-    print_result(SimpleResult(values, shown=(Table("", columns, rows),)))
+    print_result(CommandResult(values, shown=(Table("", columns, rows),)))
 
 
 FUNCTIONS = {

@@ -16,16 +16,16 @@ from tests.copies import copy_store
 
 COMMANDS = all_commands()
 OUTPUTS = {
-    f"{' '.join(words)} {flag(name)}": (command.config_class(), name)
+    f"{' '.join(words)} {flag(name)}": (command.load_config_class(), name)
     for words, command in COMMANDS.items()
-    for name, field in command.config_class().model_fields.items()
+    for name, field in command.load_config_class().model_fields.items()
     if read_field_extra(field, "makes") not in (None, "folder") and words[0] != "train"
 }
 
 
 def _options_with_paths() -> Iterator[tuple[str, str, object, object]]:
     for words, command in COMMANDS.items():
-        for name, field in command.config_class().model_fields.items():
+        for name, field in command.load_config_class().model_fields.items():
             if Path in (field.annotation, *get_args(field.annotation)):
                 yield " ".join(words), name, read_field_extra(field, "makes"), read_field_extra(field, "panel")
 

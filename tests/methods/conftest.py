@@ -139,7 +139,7 @@ def make(
             epochs = int(overrides.pop("epochs"))
             overrides |= {"steps": 4 * epochs, "eval_every_steps": 4, "lr_warmup_steps": 0, "lr": 0.002}
         config = resolve(spec.config, preset="digits", overrides=overrides).config
-        method = spec.load()(config, data.info(0))
+        method = spec.load()(config, data.build_data_info(0))
         run = RunDir(path) if path is not None else None
         if run is not None:
             run.open(resume=resume, overwrite=False)

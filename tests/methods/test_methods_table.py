@@ -211,7 +211,7 @@ def test_the_truth_of_unlabeled_images_changes_no_bit_of_training(
 
 
 def test_a_method_is_told_nothing_about_unlabeled_images(prepared: PreparedData) -> None:
-    info = prepared.info(0)
+    info = prepared.build_data_info(0)
     hidden = prepared.labels < 0
     assert (info.labels[hidden] == -1).all()
     assert set(DataInfo.__dataclass_fields__) == {

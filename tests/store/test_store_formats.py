@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 from labelkit.commands.store_files.packing import pack_store
-from labelkit.commands.store_files.status import embedding_status
+from labelkit.commands.store_files.status import read_embedding_status
 from labelkit.files import sha256_file
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
 from labelkit.store.embeddings import open_store
@@ -188,7 +188,7 @@ def test_drawn_patches_of_format_1_0_are_read(tmp_path):
 
 def test_an_unfinished_store_of_format_1_0_is_gone_on_with(tmp_path):
     shutil.copytree(FORMATS / "unfinished-store-1.0", tmp_path / "s.h5.run")
-    status, damaged = embedding_status(tmp_path / "s.h5")
+    status, damaged = read_embedding_status(tmp_path / "s.h5")
     assert (status["parts"], status["images"]["done"], damaged) == ({"done": 1, "planned": 2}, 3, [])
     assert status["skipped"] == [{"image": "a/1.png", "reason": "truncated"}]
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())

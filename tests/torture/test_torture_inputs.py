@@ -37,7 +37,7 @@ NEEDS = {
 OUTPUTS = [
     (words, name)
     for words, command in COMMANDS.items()
-    for name, field in command.config_class().model_fields.items()
+    for name, field in command.load_config_class().model_fields.items()
     if read_field_extra(field, "makes") not in (None, "folder")
 ]
 TARGETS = ("s.h5", "link.h5", "hard", "s.h5.results/k-means.h5", "s.h5.results/new.h5", "labels.csv", "photo.png")

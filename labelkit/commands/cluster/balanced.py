@@ -24,9 +24,9 @@ from labelkit.algorithms.sinkhorn import (
     solve_assignment,
     sort_prior_by_cluster_size,
 )
-from labelkit.commands.cluster.grouping import Grouping
+from labelkit.commands.cluster.grouping import ClusteringOutput
 from labelkit.commands.cluster.options import SinkhornConfig
-from labelkit.commands.common.embeddings import check_nonzero_embeddings, load_within_memory_limit, max_block_bytes
+from labelkit.commands.common.embeddings import check_nonzero_embeddings, load_rows_within_memory_limit, max_block_bytes
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import is_file
 from labelkit.errors import ConfigError, InputError
@@ -40,7 +40,7 @@ _EXACT_MAX_ROWS = 8000
 _LARGEST_PRIOR_BYTES = 1 << 26
 
 
-def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> Grouping:
+def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> ClusteringOutput:
     """Assign rows of a store to clusters of prescribed sizes.
 
     Raises:
@@ -52,7 +52,7 @@ def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: 
         problem = f"{config.index} has {len(rows)} images, but exact assignment supports at most {_EXACT_MAX_ROWS}"
         raise ConfigError("--exact-balance", problem, "Remove --exact-balance, or choose a --split with fewer images.")
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
-    features = load_within_memory_limit(config, store, rows, unit=True)
+    features = load_rows_within_memory_limit(config, store, rows, unit=True)
     check_nonzero_embeddings(store, rows, features)
     generator = keyed_generator(config.seed, "cluster")
     clustering = spherical_kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits)
@@ -67,7 +67,7 @@ def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: 
 
 def _optimize_alternately(
     config: SinkhornConfig, points: Tensor | StoredRows, prior: Tensor, prototypes: Tensor
-) -> Grouping:
+) -> ClusteringOutput:
     """Alternate between assigning rows (m, d), with prior (k,), and updating prototypes (k, d) until convergence."""
     lam = 1 / config.temperature
     memory_bytes = max_block_bytes(config, KERNEL_BYTES)
@@ -108,7 +108,7 @@ def _optimize_alternately(
     reached = {"rounds": rounds, "passes": passes}
     arrays = {"prototypes": prototypes, "potentials": found.potentials}
     arrays |= {"marginals": found.marginals, "prior_shares": prior}
-    return Grouping(
+    return ClusteringOutput(
         cluster_ids.numpy(),
         {name: array.numpy() for name, array in arrays.items()},
         {"marginal_error": found.marginal_error, "converged": found.converged, **reached},

@@ -78,8 +78,8 @@ def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[
     return list(rows)
 
 
-def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the embeddings of the given rows as contiguous float32 after checking that they are finite.
+def load_finite_embeddings(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Load the embeddings of the given rows as contiguous float32, and check that they are finite.
 
     Raises:
         StoreError: some embeddings contain NaN or infinity.
@@ -127,7 +127,7 @@ def check_nonzero_embeddings(
     features: Rows,
     remedy: str = "Use `labelkit cluster k-means`, which accepts them unchanged.",
 ) -> None:
-    """Check that no embedding (n, d) of the given rows (n,) is all zeros, and thus without a direction.
+    """Check that none of the embeddings (n, d) of the given rows (n,) is all zeros, and thus without a direction.
 
     Raises:
         StoreError: some embeddings are all zeros.
@@ -161,10 +161,10 @@ def max_block_bytes(config: MemoryConfig, limit: int) -> int:
     return limit if config.max_memory_bytes is None else max(1, min(limit, config.max_memory_bytes // 4))
 
 
-def load_within_memory_limit(
+def load_rows_within_memory_limit(
     config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
 ) -> StoredRows:
-    """Return rows of a store, normalized if ``unit``; in memory if ``--max-memory`` allows, otherwise read in blocks.
+    """Load rows of a store, normalized if ``unit``, or read them in blocks when used if ``--max-memory`` is too small.
 
     Raises:
         StoreError: the rows have changed since they were written.

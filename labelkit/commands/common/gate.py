@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.errors import ConfigError, GateError, LabelkitError
 from labelkit.options.base import closest_name
 from labelkit.options.gate import GateConfig, parse_limits, score_direction
@@ -54,7 +54,7 @@ def find_matching_scores(partial_name: str, scores: Mapping[str, float | None]) 
     return whole if whole and not parts else found
 
 
-def check_score_limits(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, LabelkitError | None]:
+def check_score_limits(config: GateConfig, result: CommandResult) -> tuple[CommandResult, LabelkitError | None]:
     """Check scores against the limits; return the result with the verdict, and an error or ``None``.
 
     The error is a ``GateError`` if a limit is not met, or a ``ConfigError`` if there is no score with a given name.
@@ -82,7 +82,7 @@ def check_score_limits(config: GateConfig, result: SimpleResult) -> tuple[Simple
     rows = [[*(check[key] for key in keys), "kept" if check["passed"] else "MISSED"] for check in checks]
     table = Table("gate, as in --json", [*keys, "verdict"], rows)
     verdict = {"passed": not missed, "checks": checks}
-    shown = SimpleResult(values | {"gate": verdict}, result.paths, (*result.shown, table))
+    shown = CommandResult(values | {"gate": verdict}, result.paths, (*result.shown, table))
     if not missed:
         return shown, None
     lines = ""

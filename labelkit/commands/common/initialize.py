@@ -32,7 +32,7 @@ def initialize_weights(method: Method[Any], source: Path) -> None:
     if not source.is_dir():
         backbone.load_weights(source)
         method.on_backbone_loaded()
-        describe_weights(method.network)
+        report_loaded_weights(method.network)
         return
     checkpoint = load_checkpoint(source, show_message=current_progress().warning)
     if checkpoint is None:
@@ -52,13 +52,13 @@ def initialize_weights(method: Method[Any], source: Path) -> None:
     current_progress().message(f"loaded from {checkpoint.folder}: {taken}")
 
 
-def without_weights(config: RunConfig) -> RunConfig:
-    """Return the options without sources of initial weights, for networks to be loaded from a checkpoint."""
+def remove_weight_sources(config: RunConfig) -> RunConfig:
+    """Return the options without sources of initial weights, for a network whose checkpoint is loaded later."""
     sources: dict[str, object] = {"pretrained": False, "weights": None, "init_from": None}
     return config.model_copy(update={key: value for key, value in sources.items() if key in type(config).model_fields})
 
 
-def describe_weights(network: InferenceNetwork) -> None:
+def report_loaded_weights(network: InferenceNetwork) -> None:
     """Report which tensors of a weights file were loaded, missing or unused, and how images are preprocessed."""
     backbone = getattr(network, "backbone", None)
     report = getattr(backbone, "load_report", None)

@@ -24,8 +24,8 @@ LABELS_KIND = "labels"
 
 
 @dataclass(frozen=True)
-class LabeledImages:
-    """Images to which the labels in a file are matched.
+class LabelFileImages:
+    """Images that the paths in a label file may refer to.
 
     Attributes:
         where: description of the images in messages.
@@ -38,7 +38,7 @@ class LabeledImages:
     root: Path | None
 
     @classmethod
-    def of_store(cls, store: EmbeddingStore) -> LabeledImages:
+    def from_store(cls, store: EmbeddingStore) -> LabelFileImages:
         """Return the images of a store."""
         return cls(str(store.path), store.sample_ids, find_image_folder(store))
 
@@ -82,11 +82,11 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
 
 
 def read_csv_labels(
-    path: Path, images: LabeledImages, label_column: str | None = None, *, ignore_others: bool = False
+    path: Path, images: LabelFileImages, label_column: str | None = None, *, ignore_unknown: bool = False
 ) -> dict[int, str]:
     """Read labels from a CSV file; return a mapping from image position to label, in the order of the file.
 
-    With ``ignore_others``, labels of other images are ignored, unless all labels are of other images.
+    With ``ignore_unknown``, labels of unknown images are ignored, unless all images are unknown.
 
     Raises:
         DatasetError: the file cannot be read, images are unknown, a path is ambiguous, or an image has two labels.
@@ -95,7 +95,7 @@ def read_csv_labels(
         remedy = "Pass a CSV, such as one written by `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
         raise DatasetError(str(path), "is not a CSV", remedy)
     texts = read_label_csv(path, label_column, show_message=current_progress().message)
-    unknown = set(find_images_by_path(path, texts, images)[1]) if ignore_others else set()
+    unknown = set(find_images_by_path(path, texts, images)[1]) if ignore_unknown else set()
     if 0 < len(unknown) < len(texts):
         current_progress().message(f"{path}: ignoring {len(unknown)} labels of images that are not in {images.where}")
         texts = {name: text for name, text in texts.items() if name not in unknown}
@@ -103,7 +103,7 @@ def read_csv_labels(
 
 
 def find_images_by_path(
-    path: Path, texts: Iterable[str], images: LabeledImages, show_message: Callable[[str], None] = lambda text: None
+    path: Path, texts: Iterable[str], images: LabelFileImages, show_message: Callable[[str], None] = lambda text: None
 ) -> tuple[dict[str, int], list[str]]:
     """Find the images that the paths in a CSV file refer to; see :func:`labelkit.data.path_rule.find_paths`.
 
@@ -116,7 +116,7 @@ def find_images_by_path(
     )
 
 
-def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
+def match_label_paths(path: Path, texts: Mapping[str, str], images: LabelFileImages) -> dict[int, str]:
     """Match the labels of a CSV file to images by path; see :func:`read_csv_labels`."""
     places, unknown = find_images_by_path(path, texts, images, current_progress().message)
     if unknown:
@@ -134,13 +134,13 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
     return {place: texts[name] for place, name in first.items()}
 
 
-def rows_listed_in_csv(table: Path | None, store: EmbeddingStore) -> set[int]:
-    """Return the rows of a store whose images a CSV file lists; paths that are not in the store are ignored.
+def find_rows_listed_in_csv(table: Path | None, store: EmbeddingStore) -> set[int]:
+    """Find the rows of a store whose images are listed in a CSV file, ignoring paths that are not in the store.
 
     Raises:
         DatasetError: the file cannot be read, or a path is ambiguous.
     """
     if table is None:
         return set()
-    places, _ = find_images_by_path(table, read_paths_and_labels(table), LabeledImages.of_store(store))
+    places, _ = find_images_by_path(table, read_paths_and_labels(table), LabelFileImages.from_store(store))
     return set(places.values())

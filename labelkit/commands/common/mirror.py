@@ -32,8 +32,8 @@ _RECORD = "versions.json"
 
 
 @contextmanager
-def mirror_addresses(config: BaseConfig) -> Iterator[tuple[BaseConfig, Callable[[], LabelkitError | None]]]:
-    """Replace URLs in path options by local copies; yield the options, and a function that uploads what has changed.
+def mirror_urls(config: BaseConfig) -> Iterator[tuple[BaseConfig, Callable[[], LabelkitError | None]]]:
+    """Replace URLs in path options with local copies; yield the options and a function that uploads changed files.
 
     The function returns the error if this fails, so that the result of the command can still be shown.
 
@@ -91,7 +91,7 @@ class _Mirror:
         self.path = self.copies / self.main
 
     def fetch(self) -> None:
-        """Make the copies equal to the files at the URL, except for changes that are not uploaded yet."""
+        """Update the local copies to match the files at the URL, keeping changes that are not yet uploaded."""
         try:  # for each file, its version at the URL and the state of its copy when they were last equal
             self.record: dict[str, Any] = read_record(self.folder, _RECORD, {}) or {}
         except ValueError as error:
@@ -126,7 +126,7 @@ class _Mirror:
             temporary.replace(path)
 
     def upload(self) -> LabelkitError | None:
-        """Upload what has changed since ``fetch``, unless it has also changed at the URL; return the error, if any."""
+        """Upload files that have changed since ``fetch``, unless also changed at the URL; return the error, if any."""
         try:
             for name in self.before - self._list():  # recorded, so that a failed upload does not restore them
                 self._save(name, self._version(name), self.copies / name)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings_as_images import read_embedding_model
-from labelkit.commands.common.locations import find_model
+from labelkit.commands.common.locations import find_model_location
 from labelkit.commands.common.onnx_session import DECODER
 from labelkit.commands.common.patch_embeddings import compute_view_regions
 from labelkit.data.datasets import ImageDataset
@@ -94,8 +94,8 @@ class EmbeddingNetwork:
         """Number of channels of decoded images, 1 or 3."""
         return 1 if self.network.input_spec.channels == 1 else 3
 
-    def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
-        """Return the model description to be recorded in a store."""
+    def build_identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
+        """Build the description of the model that is recorded in a store."""
         spec, view = self.network.input_spec, self.view
         geometry = {name: getattr(view, name) for name in ("size", "resize_ratio", "crop", "interpolation")}
         colors = {"channels": spec.channels, "mean": list(spec.mean), "std": list(spec.std)}
@@ -134,18 +134,18 @@ class TrainedRun:
         return f"{self.folder.resolve().name}/{self.checkpoint.folder.name}"
 
 
-def trained_labels(saved: Mapping[str, Any]) -> str:
-    """Return the images on whose labels a run was trained, in the format of ``ModelIdentity.trained_labels``."""
+def encode_trained_labels(saved: Mapping[str, Any]) -> str:
+    """Encode which images' labels a run was trained on, in the format of ``ModelIdentity.trained_labels``."""
     known = saved.get("trained_labels")
     # earlier versions wrote only names
     return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
 
 
 def read_trained_labels(weights: Path) -> str:
-    """Return the images on whose labels weights inside a run folder were trained; empty for other weights files."""
+    """Return the encoded training labels of weights in a run folder (see ``encode_trained_labels``); otherwise, ""."""
     for folder in (weights, *weights.resolve().parents[:3]):
         if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
-            return trained_labels(read_split(folder))
+            return encode_trained_labels(read_split(folder))
     return ""
 
 
@@ -160,10 +160,10 @@ def collect_numerics_settings(runtime: Runtime, precision: str, batch_size: int)
     }
 
 
-def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = False) -> EmbeddingNetwork:
+def build_embedding_network(config: ModelConfig, in_channels: int, *, images_only: bool = False) -> EmbeddingNetwork:
     """Build the embedding network that the model options specify.
 
-    If ``whole``, only image embeddings are needed (no patch features), so ``auto`` may combine several networks.
+    If ``images_only``, no patch features are needed, so ``auto`` may combine several networks.
 
     Raises:
         CheckpointError: the run or the weights cannot be used.
@@ -175,7 +175,7 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
         return build_pixel_network(config.image_size or 32, in_channels)
     name = str(config.backbone)
     if config.uses_best_backbone:
-        name = _best_backbone(fetch=config.pretrained, allow_several=whole)
+        name = _best_backbone(fetch=config.pretrained, allow_several=images_only)
     networks = [
         BackboneNetwork(
             part,
@@ -191,7 +191,7 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
 
 
 def use_class_tokens_as_embedding(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
-    """Make a network's embedding the concatenated class tokens of its last blocks (and its mean patch, if requested).
+    """Make a network's embedding the class tokens of its last blocks, optionally with the mean of its patch tokens.
 
     Raises:
         ConfigError: the network does not have these blocks.
@@ -239,7 +239,7 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
             raise CheckpointError(
                 str(checkpoint), problem, "Apply the run to embeddings instead: `labelkit embed --index STORE.h5`."
             ) from error
-        weights = combined_fingerprint(rows, network)
+        weights = combine_fingerprints(rows, network)
         network, view = HeadedNetwork(base.network, network).eval(), base.view
     return EmbeddingNetwork(
         network,
@@ -249,18 +249,18 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
         location=run.checkpoint.folder.resolve(),
         run_split=run.saved,
         weights=weights,
-        trained_labels=trained_labels(run.saved),
+        trained_labels=encode_trained_labels(run.saved),
     )
 
 
-def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
-    """Return the joint fingerprint of an embedding model and a head; empty if the model's fingerprint is unknown.
+def combine_fingerprints(model: ModelIdentity, head: InferenceNetwork) -> str:
+    """Combine the fingerprints of an embedding model and a head; "" if the model's fingerprint is unknown.
 
     It is the same whether images pass through both, or stored embeddings through the head.
     """
-    if not rows.weights_fingerprint:
+    if not model.weights_fingerprint:
         return ""
-    return hashlib.sha256(f"{rows.weights_fingerprint} {fingerprint(head)}".encode()).hexdigest()
+    return hashlib.sha256(f"{model.weights_fingerprint} {fingerprint(head)}".encode()).hexdigest()
 
 
 def load_run(checkpoint: Path) -> TrainedRun:
@@ -270,8 +270,8 @@ def load_run(checkpoint: Path) -> TrainedRun:
         CheckpointError: the folder is neither, or is damaged.
     """
     # imported here, so that commands that use only a backbone start faster
-    from labelkit.commands.common.initialize import without_weights
-    from labelkit.commands.common.training_data import restore_info
+    from labelkit.commands.common.initialize import remove_weight_sources
+    from labelkit.commands.common.training_data import restore_data_info
 
     if not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
@@ -295,7 +295,7 @@ def load_run(checkpoint: Path) -> TrainedRun:
         raise CheckpointError(str(run), "has no checkpoint yet", "Resume the run: `labelkit train ... --resume`.")
     try:
         saved = read_split(run)
-        info = restore_info(saved)
+        info = restore_data_info(saved)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore the file.") from error
     spec = METHODS[method_name]
@@ -319,7 +319,7 @@ def load_run(checkpoint: Path) -> TrainedRun:
             str(run / CONFIG), problem, "Use the version of labelkit that trained the run."
         ) from error
     # all weights come from the checkpoint, so none are downloaded
-    method = spec.load()(without_weights(config), info)
+    method = spec.load()(remove_weight_sources(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
     method.eval()
     return TrainedRun(run, config, method, loaded, saved)
@@ -343,7 +343,7 @@ def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embe
     joined = parse_joined_layer(model.layer)
     if joined is not None:
         found = use_class_tokens_as_embedding(found, joined[0], mean_patch=joined[1])
-    actual = found.identity({})
+    actual = found.build_identity({})
     differing = actual.differences(model)
     if differing:
         raise Mismatch(
@@ -383,7 +383,7 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
     # the last known location, and the location of run/step if the run was trained in this folder
     run, _, step = model.source.rpartition("/")
     usual = Path("runs") / run / "checkpoints" / step if run and step.startswith("step-") else None
-    for candidate in filter(None, (find_model(model.weights_fingerprint), usual)):
+    for candidate in filter(None, (find_model_location(model.weights_fingerprint), usual)):
         if not candidate.exists():
             tried.append(str(candidate))
             continue
@@ -392,7 +392,7 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
         except LabelkitError as error:
             tried.append(str(error))
             continue
-        if found.identity({}).weights_fingerprint == model.weights_fingerprint:
+        if found.build_identity({}).weights_fingerprint == model.weights_fingerprint:
             return found
         tried.append(f"{candidate} (different weights)")
     published = find_recorded_weights(model.source)

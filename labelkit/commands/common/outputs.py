@@ -90,26 +90,26 @@ def check_outputs(config: BaseConfig) -> None:
             check_output(config, value, str(makes), command_line_name(name, field))
 
 
-def check_output(config: BaseConfig, path: Path, makes: str, option: str = "--out", *others: str) -> None:
+def check_output(config: BaseConfig, path: Path, kind: str, option: str = "--out", *others: str) -> None:
     """Check that an output file can be written, before any work.
 
     Args:
         config: options of the command, including its inputs and other outputs.
         path: path of the output file.
-        makes: kind of output, one of ``OUTPUT_KINDS``.
+        kind: kind of output, one of ``OUTPUT_KINDS``.
         option: option that specifies the file.
         others: further options that change the file name, for the message.
 
     Raises:
         OutputExistsError, ConfigError: see ``check_outputs``.
     """
-    is_hdf5 = makes in _OF_HDF5
+    is_hdf5 = kind in _OF_HDF5
     if path.is_dir():
         raise ConfigError(option, f"{path} is a folder", "Pass a file name.")
     if not is_hdf5 and path.suffix == ".h5":
         raise ConfigError(option, f"{path} ends in .h5, which is reserved for stores", "Choose another extension.")
     place = path.resolve()
-    if makes != "store" and not place.parent.is_dir():
+    if kind != "store" and not place.parent.is_dir():
         raise ConfigError(option, f"the folder of {path} does not exist", "Create the folder first.")
     for name, other in _list_named_paths(config, outputs=True):
         if name != option and other.resolve() == place:
@@ -122,7 +122,7 @@ def check_output(config: BaseConfig, path: Path, makes: str, option: str = "--ou
         raise ConfigError(option, f"{path} is a link to {place}, which does not exist", "Remove the link.")
     if not path.exists():
         return
-    _check_replaced(config, path, makes, option)
+    _check_replaced(config, path, kind, option)
     if not is_hdf5 and not getattr(config, "overwrite", False):
         raise output_exists_error(path, option, *others)
 

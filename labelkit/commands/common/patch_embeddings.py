@@ -17,8 +17,8 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.plans import EmbeddingPlan, PatchPlan
 
 
-def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, int]:
-    """Return the rows, columns and feature dimension of a network's patch grid, determined with an all-zero image.
+def compute_patch_grid_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, int]:
+    """Compute the rows, columns and feature dimension of a network's patch grid by passing it an all-zero image.
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.
@@ -74,15 +74,15 @@ def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.i
 
 
 class PatchCollector:
-    """Collect the patch features of one part of a store, batch by batch, and write each complete chunk."""
+    """Collector of the patch features of one part of a store, batch by batch, which writes each complete chunk."""
 
     def __init__(self, run: PatchRun, part: int, view: ViewSpec) -> None:
         self._run, self._view = run, view
         self._pieces = run.chunks_of_part(part)
         self._batches: list[tuple[Any, ...]] = []
 
-    def add(self, batch: EvalBatch, keep: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:
-        """Add the patch features (b, rows, cols, d) of a batch; ``keep`` (m,) are the indices of readable images.
+    def add(self, batch: EvalBatch, readable: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:
+        """Add the patch features (b, rows, cols, d) of a batch, of which images ``readable`` (m,) could be read.
 
         If the batch completes the current chunk, write it.
 
@@ -91,9 +91,9 @@ class PatchCollector:
             ResourceError: writing failed, for example because the disk is full.
         """
         plan = self._run.plan
-        rows = np.asarray(batch.rows, dtype=np.int64)[keep]
+        rows = np.asarray(batch.rows, dtype=np.int64)[readable]
         chosen = sample_patch_cells(plan, rows)
-        flat = maps.flatten(1, 2).cpu()[torch.from_numpy(keep)]
+        flat = maps.flatten(1, 2).cpu()[torch.from_numpy(readable)]
         if not bool(torch.isfinite(flat).all()):
             raise DivergenceError(
                 f"{where} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
@@ -107,7 +107,9 @@ class PatchCollector:
         features = flat.float() if plan.dtype == "float32" or overflows else flat.half()
         assert batch.crops is not None
         cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.samples_cells else None
-        self._batches.append((rows, features.numpy(), cells, compute_view_regions(batch.crops.sizes[keep], self._view)))
+        self._batches.append(
+            (rows, features.numpy(), cells, compute_view_regions(batch.crops.sizes[readable], self._view))
+        )
         if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][2]:
             joined_rows, values, places, regions = zip(*self._batches, strict=True)
             joined = None if cells is None else np.concatenate(places)

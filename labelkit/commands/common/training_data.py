@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, list_store_embeddings
-from labelkit.commands.common.labels import override_listing_labels
+from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, load_store_as_dataset
+from labelkit.commands.common.labels import override_dataset_labels
 from labelkit.data.batch import DataInfo
 from labelkit.data.datasets import HELD_OUT_SPLITS, ImageDataset, join_datasets, resolve_split
 from labelkit.data.named.benchmark_classes import benchmark_classes
@@ -102,7 +102,7 @@ class PreparedData:
     rows: EmbeddingDataset | None = None
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of images, labeled and unlabeled images, and old and new classes."""
+        """Count all, labeled and unlabeled images, and old and new classes."""
         return {
             "images": len(self.labels),
             "labeled": int((self.labels >= 0).sum()),
@@ -119,8 +119,8 @@ class PreparedData:
             f"{counts['old_classes']} old and {counts['new_classes']} new classes known"
         )
 
-    def info(self, image_size: int) -> DataInfo:
-        """Return the dataset properties that a method may use, without the true labels of unlabeled images."""
+    def build_data_info(self, image_size: int) -> DataInfo:
+        """Build the dataset properties that a method may use, without the true labels of unlabeled images."""
         known_in_all = len(self.split.class_order)
         open_ended = self.split.kind == "given" and bool((self.dataset.labels < 0).any())
         return DataInfo(
@@ -137,7 +137,7 @@ class PreparedData:
             num_objects=self.num_objects,
             row_dim=None if self.rows is None else self.rows.store.dim,
             num_row_views=0 if self.rows is None or self.rows.views is None else self.rows.views.shape[1],
-            row_center=None if self.rows is None else self.rows.features_of(self.dataset).mean(axis=0),
+            row_center=None if self.rows is None else self.rows.select_embeddings(self.dataset).mean(axis=0),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class PreparedData:
             "labels": self.dataset.labels[self.split.labeled].tolist(),
             "held_out": list(self.held_out),
             "replaces_splits": self.replaces_splits,
-            **({} if self.rows is None else {"rows": self.rows.record()}),
+            **({} if self.rows is None else {"rows": self.rows.to_json()}),
         }
 
 
@@ -171,7 +171,9 @@ def list_dataset(config: DataConfig) -> ImageDataset:
     )
 
 
-def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> tuple[ImageDataset, tuple[str, ...]]:
+def list_with_holdout(
+    config: DataConfig, stored: EmbeddingDataset | None = None
+) -> tuple[ImageDataset, tuple[str, ...]]:
     """List the dataset and apply the holdout options; return the dataset and the names of the held-out images.
 
     Raises:
@@ -183,7 +185,7 @@ def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> 
     labels, column = _labels_file(config), getattr(config, "label_column", None)
     if stored is not None and labels is None and column is not None:
         raise ConfigError("--label-column", "requires --labels FILE with columns", "Pass --labels FILE.")
-    dataset = list_dataset(config) if stored is None else list_store_embeddings(stored.store)
+    dataset = list_dataset(config) if stored is None else load_store_as_dataset(stored.store)
     if labels is not None:
         dataset = _replace_labels(config, dataset, labels, column)
     if config.holdout_classes is not None:
@@ -211,7 +213,7 @@ def _replace_labels(config: DataConfig, dataset: ImageDataset, labels: Path, col
             current_progress().message(
                 f"labels are read from {labels}, not from folder names (to use both, pass --label-split given)"
             )
-    return override_listing_labels(dataset, labels, column, own=own)
+    return override_dataset_labels(dataset, labels, column, own_labels=own)
 
 
 def _choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
@@ -246,7 +248,7 @@ def _limit_per_class(config: DataConfig, images: ImageDataset) -> ImageDataset:
 
 
 def warn_about_blank_images(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
-    """Warn, once per reason, about images whose content is lost in decoding."""
+    """Warn about images that look blank because decoding lost their content, once for each reason."""
     for reason, count in Counter(lost.values()).items():
         first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
         current_progress().warning(f"{count:,} of {len(dataset):,} images look almost blank (first: {first}): {reason}")
@@ -263,7 +265,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
         return _prepare_single(config)
     if not config.uses_object_images:
         return replace(_prepare_single(scene_config), num_objects=0)
-    objects, scenes = _prepare_single(config), choose_images(scene_config, read_listing(scene_config)[0])
+    objects, scenes = _prepare_single(config), choose_images(scene_config, list_with_holdout(scene_config)[0])
     # object-centric images with their labels, then scenes, whose labels are not used
     return replace(
         objects,
@@ -283,10 +285,10 @@ def _prepare_single(config: DataConfig) -> PreparedData:
         if stored.views is not None and (changed := config.overridden_option()):
             problem = f"has no effect, since {config.index} contains embeddings of augmented views"
             raise ConfigError(flag(changed), problem, "Pass --row-views off, or remove this option.")
-    return prepare_listing(config, *read_listing(config, stored), stored)
+    return prepare_listed_data(config, *list_with_holdout(config, stored), stored)
 
 
-def prepare_listing(
+def prepare_listed_data(
     config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: EmbeddingDataset | None = None
 ) -> PreparedData:
     """Choose the images and usable labels of a listed dataset, after the holdout options have been applied.
@@ -482,8 +484,8 @@ def _raise_as_option_error(option: str) -> Iterator[None]:
         raise ConfigError(option, error.problem, error.remedy) from error
 
 
-def restore_info(saved: Mapping[str, Any]) -> DataInfo:
-    """Restore a method's ``DataInfo`` from ``split.json``, with placeholders for the labels."""
+def restore_data_info(saved: Mapping[str, Any]) -> DataInfo:
+    """Restore the ``DataInfo`` of a method from ``split.json``, with placeholders for the labels."""
     facts = dict(saved["info"])
     num_labeled = len(saved["split"]["labeled"])
     labels = np.full(facts["num_samples"], -1, dtype=np.int64)

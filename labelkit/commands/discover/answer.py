@@ -2,7 +2,7 @@
 
 A classifier scores the labeled classes, clustering assigns the other images to groups, and both kinds of scores are
 propagated between neighboring images (``few_label_classifier``). Confidence is calibrated on held-out labels
-(``calibrate``).
+(``fit_calibration``).
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,25 @@ from labelkit.algorithms.answer_rule import PredictionRule
 from labelkit.algorithms.confidences import Confidences, concatenate, confidences, select_predictions
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.apply import apply_to_rows, check_cluster
+from labelkit.commands.common.apply import apply_to_rows, check_ray_cluster
 from labelkit.commands.common.embeddings import stored_rows
 from labelkit.commands.common.labels import (
     UsableLabels,
+    build_labeled_mask,
     choose_usable_labels,
-    make_labeled_array,
-    was_network_trained_on,
+    was_trained_on_labels,
 )
 from labelkit.commands.common.outputs import check_output
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, LEFT_OUT, NEW, UNSURE
 from labelkit.commands.discover.calibrate import (
     Calibration,
-    calibrate,
-    collect_hidden_label_evidence,
-    collect_labeled_evidence,
+    collect_held_out_evidence,
+    collect_unused_label_evidence,
+    fit_calibration,
 )
 from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_by_hierarchy, read_grouping
-from labelkit.commands.discover.label_weights import LABEL_WEIGHTS, compute_label_weights, weigh_surrounded_labels
+from labelkit.commands.discover.label_weights import LABEL_WEIGHTS, compute_label_weights, downweight_group_labels
 from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import DatasetError, StoreError
 from labelkit.formatting import percent
@@ -81,7 +81,7 @@ class _Predictions:
     rule: PredictionRule
 
 
-def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
+def predict_images(config: DiscoverAnswerConfig) -> CommandResult:
     """Predict a known class, a new group or ``unsure`` for every unlabeled image; write a result and a CSV table.
 
     Raises:
@@ -89,7 +89,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
         DatasetError: there are no labels for calibration.
         ConfigError: files would be overwritten.
     """
-    check_cluster(config.ray_address)
+    check_ray_cluster(config.ray_address)
     store = open_store(config.index)
     name = config.result or ("answer" if config.overwrite else find_free_name(store, "answer"))
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
@@ -113,7 +113,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
     decisions[copies] = KNOWN
     decisions[~unlabeled] = GIVEN
     # --calibration-labels are used only for images that the network was not trained on
-    saw = "no" if config.calibration_labels is not None else was_network_trained_on(store, rows, given.labels)
+    saw = "no" if config.calibration_labels is not None else was_trained_on_labels(store, rows, given.labels)
     _warn_of_limitations(answers, saw, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
     summary = _summary(config, answers, saw)
@@ -122,7 +122,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
     arrays = _arrays(store, read, answers, decisions)
     if expected is None:
         del arrays["expected"]
-    arrays |= make_labeled_array(store, rows, given)
+    arrays |= build_labeled_mask(store, rows, given)
     if weights is not None:
         column = np.ones(store.n, dtype=np.float32)
         column[rows] = weights
@@ -157,7 +157,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
         "calibration": summary,
         "groups": [{"name": c[0], "kind": c[1], "images": c[2], "sure": c[3], "mean_confidence": c[4]} for c in cells],
     }
-    return SimpleResult(values, (path, table_path, *grouped), _tables(counts, expected, cells, answers.calibration))
+    return CommandResult(values, (path, table_path, *grouped), _tables(counts, expected, cells, answers.calibration))
 
 
 def _answer_all(
@@ -181,7 +181,7 @@ def _answer_all(
     numbers = store.dim + 8 * len(rule.class_of_group)
     predict = partial(_predict, rule, read.grouping.features, answers.calibration.likeliest, numbers)
     name = "images predicted from the others"
-    found = list(apply_to_rows(predict, source, config, name, numbers_per_row=numbers, resumable=True))
+    found = list(apply_to_rows(predict, source, config, name, values_per_row=numbers, resumable=True))
     parts = [answers.found, *(Confidences(*columns) for *columns, _ in found)]
     expected = [answers.expected, *(chances for *_, chances in found)]
     order = np.argsort(np.concatenate([places, others]))
@@ -247,7 +247,7 @@ def _answer(
             "has no usable labels, so confidence cannot be calibrated",
             "Embed a dataset with labels, or pass --labels FILE or --calibration-labels FILE.",
         )
-    whole = weigh_surrounded_labels(grouping.features, labels)
+    whole = downweight_group_labels(grouping.features, labels)
     if (whole < 1).any():
         few = f"{int((whole < 1).sum())} labels count less: they belong to groups that were labeled as a whole"
         current_progress().message(few)
@@ -259,14 +259,14 @@ def _answer(
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
         ids, options = grouping.group_ids, {"min_size": grouping.min_size, "seed": config.seed}
-        evidence = collect_hidden_label_evidence(
+        evidence = collect_held_out_evidence(
             classifier, labels, ids, class_of_group, new_share, group_weight=weight, **options
         )
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
-        evidence = collect_labeled_evidence(shares, class_of_group, fresh)
-    calibration = calibrate(evidence)
+        evidence = collect_unused_label_evidence(shares, class_of_group, fresh)
+    calibration = fit_calibration(evidence)
     found = confidences(shares, class_of_group, calibration.cautious)
     expected = confidences(shares, class_of_group, calibration.likeliest).confidence
     rule = classifier.build_rule(labels, grouping.group_ids, class_of_group, shares, group_weight=weight)
@@ -454,6 +454,6 @@ def _tables(
     total: dict[str, Cell] = {**counts, **({} if expected is None else {"expected right %": percent(expected)})}
     return (
         Table("groups of the unlabeled images", ["group", "kind", "images", "sure", "mean confidence"], cells),
-        Table.of_row("calibration", checked),
-        Table.of_row("answers", total),
+        Table.from_row("calibration", checked),
+        Table.from_row("answers", total),
     )

@@ -57,7 +57,7 @@ _USUAL: Final = 1.5
 
 @dataclass(frozen=True)
 class CalibrationEvidence:
-    """Predictions for rows with known labels that were not used for these predictions.
+    """Predictions for labeled rows whose labels were not used by the predictions.
 
     Attributes:
         scores: (m, k) float64, log scores of the groups.
@@ -81,14 +81,14 @@ class CalibrationEvidence:
         return np.asarray(self.scores.argmax(axis=1), dtype=np.int64)
 
     def accuracy(self, *, new: bool) -> float:
-        """Return the accuracy on rows of new classes (``new``) or of labeled classes; NaN if there are no such rows."""
+        """Return the accuracy on rows of new (``new``) or labeled classes; NaN if there are no such rows."""
         chosen = self.of_new == new
         return float(self.correct[chosen].mean()) if chosen.any() else float("nan")
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted temperatures, with the predictions that they were fitted to.
+    """Fitted softmax temperatures, with the predictions that they were fitted to.
 
     Attributes:
         cautious: temperature for the confidence of a single prediction.
@@ -106,7 +106,7 @@ class Calibration:
     aurc: float | None
 
 
-def collect_hidden_label_evidence(
+def collect_held_out_evidence(
     classifier: RefittableClassifier,
     labels: Ints,
     group_ids: Ints,
@@ -117,7 +117,7 @@ def collect_hidden_label_evidence(
     seed: int,
     group_weight: float = 1.0,
 ) -> CalibrationEvidence:
-    """Repeat the prediction with some labels held out, and compare the predictions with the held-out labels.
+    """Collect evidence for calibration by repeating the prediction with some labels held out.
 
     Args:
         classifier: classifier of the rows.
@@ -176,17 +176,17 @@ def collect_hidden_label_evidence(
     return CalibrationEvidence(scores, correct, of_new, weights, num_labels, float(np.mean(factors)))
 
 
-def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> CalibrationEvidence:
+def collect_unused_label_evidence(probabilities: Doubles, class_of_group: Ints, labels: Ints) -> CalibrationEvidence:
     """Collect evidence for calibration from rows whose labels the predictions did not use.
 
     Args:
-        shares: (n, k) probabilities of the groups.
+        probabilities: (n, k) probabilities of the groups.
         class_of_group: (k,) int64, -1 = new.
         labels: (n,) int64, -1 = none, at least one label; a class without a group counts as new.
     """
     rows = np.flatnonzero(labels >= 0)
     return CalibrationEvidence(
-        *_score_predictions(shares, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows)
+        *_score_predictions(probabilities, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows)
     )
 
 
@@ -220,8 +220,8 @@ def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.rand
     return kept, np.concatenate(tested)
 
 
-def calibrate(evidence: CalibrationEvidence) -> Calibration:
-    """Fit the temperature that calibrates the confidences."""
+def fit_calibration(evidence: CalibrationEvidence) -> Calibration:
+    """Fit the temperatures with which the confidences are calibrated."""
     if not evidence.num_labels:
         return Calibration(_USUAL, _USUAL, evidence, None, None, None)
     scores, named, correct, weights = evidence.scores, evidence.predicted_groups, evidence.correct, evidence.weights

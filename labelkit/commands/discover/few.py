@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import check_features, split_rows
+from labelkit.commands.common.embeddings import load_finite_embeddings, split_rows
 from labelkit.commands.common.labels import UsableLabels, read_usable_labels
 from labelkit.commands.common.outputs import check_output
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.commands.discover.tables import DiscoveredImage, format_discovered_table
 from labelkit.data.splits import ClassLabels, few_labels_split
@@ -42,8 +42,8 @@ class _Task:
     name: str
 
 
-def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
-    """Label the images nearest to a class mean with that class, in one or more rounds.
+def discover_snowball(config: DiscoverSnowballConfig) -> CommandResult:
+    """Assign each class to the unlabeled images nearest to its mean, in one or more rounds.
 
     Raises:
         StoreError: a store cannot be used, or the stores contain different images.
@@ -52,7 +52,7 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
     """
     task = _prepare(config)
     stores = [task.store, *(_same_images(path, task.store) for path in config.fuse_with)]
-    features = [check_features(store, task.rows) for store in stores]
+    features = [load_finite_embeddings(store, task.rows) for store in stores]
     with current_progress().task("searching for images to label", total=None):
         found = discover_confident(
             features,
@@ -71,7 +71,7 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
     return _finish(config, task, found, found.distance, score, params, {})
 
 
-def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
+def discover_lmcs(config: DiscoverLMCSConfig) -> CommandResult:
     """Label ambiguous unlabeled images near the labeled classes, in one or more rounds.
 
     Raises:
@@ -80,7 +80,7 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
         ConfigError: files would be overwritten.
     """
     task = _prepare(config)
-    features = check_features(task.store, task.rows)
+    features = load_finite_embeddings(task.store, task.rows)
     labeled_classes = len(np.unique(task.given.labels[task.given.labeled]))
     with current_progress().task("searching for images to label", total=None):
         found = discover_critical(
@@ -162,7 +162,7 @@ def _finish(
     score_name: str,
     params: Mapping[str, object],
     arrays: Mapping[str, NDArray[Any]],
-) -> SimpleResult:
+) -> CommandResult:
     given = task.given
     for warning in found.warnings:
         current_progress().warning(warning)
@@ -231,7 +231,7 @@ def _finish(
         "per_class": [{"class": given.class_names[report["label"]], **report} for report in found.per_class],
         "truth": errors,
     }
-    return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
+    return CommandResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
 
 
 def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> list[Table]:
@@ -271,7 +271,7 @@ def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> lis
     tables.append(Table("rounds", ["round", "found", "labels then", *(["wrong", "error %"] if errors else [])], rounds))
     if errors is not None and errors["precision_of_first"]:
         first = {str(number): percent(share) for number, share in errors["precision_of_first"].items()}
-        tables.append(Table.of_row("% correct among the first images by rank", first))
+        tables.append(Table.from_row("% correct among the first images by rank", first))
     return tables
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import square_roots
-from labelkit.commands.common.embeddings import check_features, is_nonnegative, normalize_embeddings
+from labelkit.commands.common.embeddings import is_nonnegative, load_finite_embeddings, normalize_embeddings
 from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, collect_class_names, read_usable_labels
 from labelkit.commands.common.stored_predictions import find_group_classes
 from labelkit.commands.discover.categories import discover_categories
@@ -27,7 +27,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups of a store's images, each of a labeled class or new.
+    """Groups of a store's images, each of which is either a labeled class or new.
 
     Attributes:
         name: name of the result.
@@ -60,7 +60,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupedRows:
-    """Grouped rows of a store, and the subset that is predicted jointly.
+    """Rows of a store with their groups, and the representative subset that is predicted jointly.
 
     Attributes:
         grouping: groups of the m rows that are predicted jointly.
@@ -95,7 +95,7 @@ def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple
 
 
 def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> GroupedRows:
-    """Read the groups of a result, and labels of their rows (by default, those that the result was created with).
+    """Read the groups of a result and the labels of their rows; default: the labels that the result was created with.
 
     Raises:
         StoreError: the result does not exist, or has no class names.
@@ -111,7 +111,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     if config.calibration_labels is not None and len(rows) > MAX_TOGETHER:
         calibrating = choose_usable_labels(config.calibration_labels, store, rows, own_labels=False).labeled
     places = choose_representative_rows(given.labels, calibrating, MAX_TOGETHER, config.seed)
-    features, unit = check_features(store, rows[places]), params.get("normalize") is not False
+    features, unit = load_finite_embeddings(store, rows[places]), params.get("normalize") is not False
     roots = unit and is_nonnegative(store)
     features = square_roots(features) if roots else features
     least, weight, share = (params.get(key) for key in ("min_size", "group_weight", "new_share"))

@@ -14,9 +14,9 @@ from labelkit.algorithms.num_classes import (
 )
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.algorithms.unlabeled_classes import UnlabeledGroupEstimate, estimate_unlabeled_groups
-from labelkit.commands.common.labels import label_agreement_warning
+from labelkit.commands.common.labels import check_label_agreement
 from labelkit.commands.common.results import Cell, Table
-from labelkit.commands.discover.label_weights import keep_informative_rows
+from labelkit.commands.discover.label_weights import informative_label_mask
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
@@ -142,14 +142,14 @@ def _estimated(
     """Estimate whether there are unlabeled classes, and how many; with too few labels, count dense regions instead."""
     num_old = len(tree.labels)
     used = _sample_rows(config, labels, tree.labels)
-    used = used[keep_informative_rows(np.asarray(features[used]), labels[used])]
+    used = used[informative_label_mask(np.asarray(features[used]), labels[used])]
     rows = np.asarray(features[used])
     if (labels >= 0).all():
         return _use_known_number(config, num_old, tree)
     if (rows == rows[0]).all():
         problem = f"all {len(labels)} embeddings are identical, so classes cannot be distinguished"
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
-    wrong = label_agreement_warning(lambda places: features[places], labels, config.seed)
+    wrong = check_label_agreement(lambda places: features[places], labels, config.seed)
     low, high = _bounds(
         config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.max_groups), len(labels)
     )

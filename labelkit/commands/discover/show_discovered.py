@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
-from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.images.read import make_pixel_reader, open_source_dataset
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.discover.few import RESULT_KIND
 from labelkit.commands.discover.few_options import ShowDiscoveredConfig
 from labelkit.commands.discover.tables import DiscoveredImage, read_discovered_table
@@ -41,7 +41,7 @@ class _Shown:
         return None if true is None else true == image.label
 
 
-def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
+def show_discovered(config: ShowDiscoveredConfig) -> CommandResult:
     """Draw a contact sheet of the images that a discovery command labeled.
 
     Raises:
@@ -53,7 +53,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
         raise ConfigError("--index", "is missing", "Pass a store with a result as --index, or a CSV as --table.")
     store = None if config.index is None else open_store(config.index)
     if store is not None:
-        images = open_store_images(store, config.dataset, config.data_root)
+        images = open_source_dataset(store, config.dataset, config.data_root)
     elif config.dataset is not None:
         images = load_dataset(config.dataset, data_root=config.data_root)
     else:
@@ -67,7 +67,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
     ]
     values = {"source": shown.what, "discovered": len(shown.found), "out": config.out, "classes": classes}
     path = _write_sheet(config, shown, images)
-    return SimpleResult(values, (path,), (Table("discovered", ["class", "images", "wrong"], cells),))
+    return CommandResult(values, (path,), (Table("discovered", ["class", "images", "wrong"], cells),))
 
 
 def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: EmbeddingStore | ImageDataset) -> _Shown:

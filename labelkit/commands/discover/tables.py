@@ -17,7 +17,7 @@ _ITERATION = "iteration"  # name of a round in training runs
 
 
 class DiscoveredImage(NamedTuple):
-    """Discovered image: path relative to the data root, assigned class, selection score, rank and round from 1."""
+    """Image labeled by a discovery command, with its class, score, rank, and round (counted from 1)."""
 
     sample_id: str
     label: str

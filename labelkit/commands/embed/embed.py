@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.commands.common.apply import apply, check_cluster
-from labelkit.commands.common.initialize import describe_weights
+from labelkit.commands.common.apply import check_ray_cluster, map_parallel
+from labelkit.commands.common.initialize import report_loaded_weights
 from labelkit.commands.common.locations import record_image_location, record_model_location
 from labelkit.commands.common.networks import (
     EmbeddingNetwork,
@@ -24,20 +24,20 @@ from labelkit.commands.common.networks import (
     collect_numerics_settings,
     use_class_tokens_as_embedding,
 )
-from labelkit.commands.common.onnx_export import cache_onnx, missing_packages
+from labelkit.commands.common.onnx_export import cache_onnx, find_missing_packages
 from labelkit.commands.common.onnx_session import (
     OnnxNetwork,
+    get_onnx_runtime_version,
     is_onnx_enabled,
     load_cached_onnx_network,
-    onnx_version,
     read_onnx_record,
 )
-from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, plan_patches
-from labelkit.commands.common.results import Cell, SimpleResult, Table, describe_dry_run
+from labelkit.commands.common.patch_embeddings import PatchCollector, compute_patch_grid_shape, plan_patches
+from labelkit.commands.common.results import Cell, CommandResult, Table, describe_dry_run
 from labelkit.commands.common.training_data import list_dataset, warn_about_blank_images
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
 from labelkit.commands.embed.reuse import plan_reuse, read_columns
-from labelkit.commands.embed.stored_embeddings import apply_head_to_store, store_summary
+from labelkit.commands.embed.stored_embeddings import apply_head_to_store, summarize_store
 from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, SelectedSource, select_source
 from labelkit.data.views.recipes import StoredRecipe, stored_view
 from labelkit.data.views.spec import ViewSpec
@@ -56,7 +56,7 @@ from labelkit.training.compute_device import default_batch_size
 from labelkit.training.devices import Runtime
 
 
-def embed_images(config: EmbedConfig) -> SimpleResult:
+def embed_images(config: EmbedConfig) -> CommandResult:
     """Embed the images of a dataset with the network of a run, a backbone or raw pixels, and write a store.
 
     If the process is killed, repeating the command resumes it, with byte-identical results.
@@ -72,7 +72,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         # all processes use the same number of threads, since it affects rounding
         share = max(1, (os.cpu_count() or 1) // config.processes) if config.ray_address is None else 1
         config = config.model_copy(update={"threads": share})
-    check_cluster(config.ray_address)
+    check_ray_cluster(config.ray_address)
     work = _prepare(config)
     if config.dry_run:
         return _describe_plan(work)
@@ -162,7 +162,7 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
     if config.checkpoint is None:
         dataset, labeled, old_classes = select_by_label_split(config)
         one_row = not config.dense and config.last_blocks == 1 and not config.mean_patch and config.image_size is None
-        model = build_embedding_network(config, dataset.in_channels, whole=one_row)
+        model = build_embedding_network(config, dataset.in_channels, images_only=one_row)
     else:
         model = build_embedding_network(config, 3)
         assert model.run_split is not None
@@ -174,9 +174,9 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
         rows = np.arange(config.max_images) * len(dataset) // config.max_images
         dataset, labeled = dataset.select(rows), labeled[rows]
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
-    describe_weights(model.network)
+    report_loaded_weights(model.network)
     model = use_class_tokens_as_embedding(model, config.last_blocks, mean_patch=config.mean_patch)
-    shape = patch_shape(model.network, model.view) if config.dense else None
+    shape = compute_patch_grid_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
     with_logits = config.logits and order is not None and network.num_outputs > 0
     numerics = _choose_numerics(config, runtime, model, len(dataset), with_logits=with_logits)
@@ -190,7 +190,7 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
         old_classes=old_classes.astype(np.uint8) if has_labels else None,
         splits=dataset.splits if dataset.split_names else None,
         split_names=dataset.split_names,
-        model=model.identity(numerics),
+        model=model.build_identity(numerics),
         dim=network.embed_dim,
         dtype=config.dtype,
         extras={"logits": network.num_outputs} if with_logits else {},
@@ -256,7 +256,7 @@ def _embed_pending(begun: _StartedRun) -> int:
             return embedded
         device = work.runtime.device.type  # other nodes could otherwise choose another device
         options = config.to_yaml_dict() | ({"device": device} if config.device == "auto" else {})
-        elsewhere = apply(
+        elsewhere = map_parallel(
             partial(_embed_part_elsewhere, json.dumps(options)),
             parts,
             processes=config.processes,
@@ -320,11 +320,11 @@ def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
         )
 
 
-def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
+def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, seconds: float) -> CommandResult:
     work, run, patches = begun
     out = work.config.out
     already_done = run.already_done and (patches is None or patches.already_done)
-    plain = store_summary(store, seconds, embedded_now, already_done=already_done, num_reused=run.plan.num_reused)
+    plain = summarize_store(store, seconds, embedded_now, already_done=already_done, num_reused=run.plan.num_reused)
     values, tables, paths = plain.values, list(plain.shown), [out]
     if work.reused:
         reused = run.plan.reused
@@ -342,10 +342,10 @@ def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, sec
         paths.append(folder)
         row: dict[str, Cell] = {"patches": count, "grid": f"{plan.grid[0]} x {plan.grid[1]}"}
         row |= {"per image": plan.per_image or "all", "dim": plan.dim, "type": plan.dtype, "layer": plan.layer}
-        tables.append(Table.of_row("", row | {"MiB": mib, "path": folder}))
+        tables.append(Table.from_row("", row | {"MiB": mib, "path": folder}))
     if store.skipped:
         tables.append(Table("skipped images", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
-    return SimpleResult(values, tuple(paths), tuple(tables), unchanged=already_done)
+    return CommandResult(values, tuple(paths), tuple(tables), unchanged=already_done)
 
 
 def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
@@ -467,7 +467,7 @@ def _embed_rows(
     return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
 
 
-def _describe_plan(work: _EmbeddingJob) -> SimpleResult:
+def _describe_plan(work: _EmbeddingJob) -> CommandResult:
     """Estimate the time for embedding from two batches after a warm-up batch, without writing a store."""
     config, runtime, model, dataset = work.config, work.runtime, work.model, work.dataset
     plan, shape = work.plan, work.patch_shape
@@ -532,7 +532,7 @@ def _choose_numerics(
         needs = "a CPU and float32"
     elif config.dense or with_logits:
         needs = "--no-logits, and is not possible with --dense"
-    elif not is_onnx_enabled() or missing_packages():
+    elif not is_onnx_enabled() or find_missing_packages():
         needs = "the packages of `pip install onnx onnxruntime onnxscript`"
     else:
         needs = ""
@@ -543,11 +543,11 @@ def _choose_numerics(
         is_chosen = _ONNX in before
     elif config.runtime == "auto" and is_chosen:
         is_chosen = num_images >= _WORTH_AN_EXPORT and _is_depthwise(model.network) and _can_export(model)
-    return numerics | {_ONNX: onnx_version()} if is_chosen else numerics
+    return numerics | {_ONNX: get_onnx_runtime_version()} if is_chosen else numerics
 
 
 def _can_export(model: EmbeddingNetwork) -> bool:
-    identity = model.identity({})
+    identity = model.build_identity({})
     cache_onnx(model.network, identity)
     return "failed" not in (read_onnx_record(identity) or {"failed": "not cached"})
 

@@ -15,7 +15,7 @@ from labelkit.commands.common.training_data import (
     choose_images,
     has_own_splits,
     prepare_data,
-    prepare_listing,
+    prepare_listed_data,
 )
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError
@@ -65,7 +65,7 @@ def select_by_run_split(
         num_outputs: number of outputs of the run's classifier.
         dataset: the whole dataset.
     """
-    is_own = is_run_dataset(run_split, dataset) and _has_run_files(run_split, dataset)
+    is_own = was_trained_on_dataset(run_split, dataset) and _has_run_files(run_split, dataset)
     if is_own and config.labels is not None:
         current_progress().message(
             f"using the labels from {config.labels} instead of those on which {config.checkpoint} was trained"
@@ -86,10 +86,10 @@ def select_by_run_split(
             dataset = apply_holdout(dataset, run_split["held_out"])
         dataset = apply_run_labels(run_split, dataset)
         if is_drawn:
-            dataset, labeled, old = _collect_selection(prepare_listing(config, dataset))
+            dataset, labeled, old = _collect_selection(prepare_listed_data(config, dataset))
         else:
             dataset = choose_images(config, dataset)
-            labeled, old = find_run_labels(run_split, dataset)
+            labeled, old = find_used_labels(run_split, dataset)
     else:
         current_progress().message(
             f"{config.dataset} is not the dataset on which the run was trained ({run_split['dataset']}), so labels are "
@@ -100,8 +100,8 @@ def select_by_run_split(
     return dataset, labeled, old, order
 
 
-def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
-    """Return whether a run was trained on a dataset, judging by the labeled images."""
+def was_trained_on_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
+    """Return whether a run was trained on a dataset, judging by the names of its labeled images."""
     used = set(run_split["split"]["labeled"])
     present = len(used.intersection(dataset.sample_ids))
     # --labels may have added classes that the dataset does not have; earlier versions did not store them
@@ -147,8 +147,10 @@ def apply_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> Ima
     return replace(dataset, labels=labels, given=given, class_names=class_names)
 
 
-def find_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return masks of the images (n,) and the classes (k,) whose labels a run used."""
+def find_used_labels(
+    run_split: Mapping[str, Any], dataset: ImageDataset
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return masks of the images (n,) and classes (k,) of a dataset whose labels a run used."""
     old = np.isin(dataset.class_names, _trained_names(run_split))
     used = set(run_split["split"]["labeled"])
     labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)

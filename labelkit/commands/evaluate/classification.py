@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.matching import contingency
 from labelkit.commands.common.embeddings import labeled_rows
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
 from labelkit.data.datasets import HELD_OUT_SPLITS
 from labelkit.data.keyed_random import keyed_generator
@@ -21,7 +21,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 _CONFUSIONS_SHOWN = 10
 
 
-def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResult:
+def evaluate_classification(config: EvaluateClassificationConfig) -> CommandResult:
     """Evaluate a classifier's accuracy on all images, on classes grouped by number of training images, and per class.
 
     Confidence intervals are from resampled images; they do not include the variation between training runs.
@@ -75,7 +75,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
             if wrong[i, j]
         ],
     }
-    return SimpleResult(values, (), _tables(config, values))
+    return CommandResult(values, (), _tables(config, values))
 
 
 def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int64]]:

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from labelkit.commands.common.images.contact_sheet import SheetCell, write_contact_sheet
 from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.evaluate.options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
@@ -188,7 +188,7 @@ def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
 def choose_split_rows(
     dataset: ImageDataset, split: str, order: Sequence[str], *, option: str, limit: int | None = None, seed: int = 0
 ) -> tuple[str, NDArray[np.int64]]:
-    """Choose a split of a dataset; return its name and rows.
+    """Choose a split of a dataset, and at most ``limit`` of its rows; return its name and the rows.
 
     Args:
         dataset: the dataset.
@@ -303,13 +303,13 @@ def make_mask_result(
     title: str,
     columns: Sequence[str],
     row: Sequence[Cell],
-) -> SimpleResult:
+) -> CommandResult:
     """Write the scores and a contact sheet of masks, if requested, and return a result with a table of one row."""
     made = write_scores(config.out, values)
     if config.sheet is not None:
         write_mask_sheet(config.sheet, pictures, names)
         made = (*made, config.sheet)
-    return SimpleResult(values, made, (Table(title, columns, [row]),))
+    return CommandResult(values, made, (Table(title, columns, [row]),))
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, object]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.commands.common.networks import build_embedding_network
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate import dense
 from labelkit.commands.evaluate.options import EvaluateDetectionConfig
 from labelkit.data.datasets import ImageDataset
@@ -44,7 +44,7 @@ _PLACES = ("pos_embed", "cls_token", "reg_token")
 
 
 class UpdateSchedule(NamedTuple):
-    """Numbers of updates for training a detector: in total, for warm-up, and before each tenfold learning-rate drop."""
+    """Learning-rate schedule of a detector: numbers of updates in total, in warm-up and before each tenfold drop."""
 
     steps: int
     warmup: int
@@ -183,7 +183,7 @@ def detect(
     return found
 
 
-def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
+def evaluate_detection(config: EvaluateDetectionConfig) -> CommandResult:
     """Train detectors on a frozen or fine-tuned backbone, and score their detections.
 
     Raises:
@@ -252,7 +252,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
     lines: list[list[Cell]] = [[part, *map(dense.format_percent_and_std, own.values())] for part, own in means.items()]
     columns = ["type", "AP", "AP50", "AP75", "AP small", "AP medium", "AP large"]
-    return SimpleResult(values, dense.write_scores(config.out, values), (Table(title, columns, lines),))
+    return CommandResult(values, dense.write_scores(config.out, values), (Table(title, columns, lines),))
 
 
 def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> dense.ChosenSplits:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.matching import match_clusters
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import choose_usable_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
@@ -26,7 +26,7 @@ _PROTOCOL = "v2"
 _OF_OLD_CLASSES = ("old_accuracy", "old_as_wrong_old", "old_as_new", "num_old_samples", "num_new_samples")
 
 
-def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
+def evaluate_clustering(config: EvaluateClusteringConfig) -> CommandResult:
     """Evaluate the groupings of a store against its labels by clustering accuracy, NMI, AMI and ARI.
 
     Accuracy is reported for all, old and new classes (All/Old/New) with confidence intervals and types of errors.
@@ -76,7 +76,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": scored,
     }
-    return SimpleResult(values, (), tuple(_build_tables(config, scored, held_out=held_out)))
+    return CommandResult(values, (), tuple(_build_tables(config, scored, held_out=held_out)))
 
 
 def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:

@@ -11,7 +11,7 @@ from labelkit.algorithms.projection import fit_principal_components, project_row
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import find_zero_embeddings, labeled_rows, split_rows, stored_rows
 from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.dense import format_percent_and_std, mean_and_std
 from labelkit.commands.evaluate.options import EvaluateKNNConfig, EvaluateLinearConfig
 from labelkit.data.datasets import resolve_split
@@ -24,7 +24,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 
 
 @dataclass(frozen=True)
-class LabeledSplits:
+class GalleryAndQueries:
     """Gallery and queries of an evaluation, with their embeddings and labels.
 
     Attributes:
@@ -53,9 +53,9 @@ class LabeledSplits:
         return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
 
 
-def choose_labeled_splits(
+def choose_gallery_and_queries(
     config: EvaluateKNNConfig | EvaluateLinearConfig, store: EmbeddingStore, *, leave_one_out: bool = False
-) -> LabeledSplits:
+) -> GalleryAndQueries:
     """Choose the labeled rows of two splits as gallery and queries.
 
     With ``--labels``, only these labels are known in the gallery, and their rows are excluded from the queries, so the
@@ -107,7 +107,7 @@ def choose_labeled_splits(
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
     found, own = stored_rows(store, query_rows, in_blocks=True), places[query_rows]
-    return LabeledSplits(store, features, known_labels, found, truth, class_names, (gallery, queries), own)
+    return GalleryAndQueries(store, features, known_labels, found, truth, class_names, (gallery, queries), own)
 
 
 _SMALL: Final = 20_000
@@ -116,7 +116,7 @@ _LR: Final = {"sgd": 10.0, "adamw": 0.01}
 _L2: Final = 1e-3
 
 
-def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
+def evaluate_linear(config: EvaluateLinearConfig) -> CommandResult:
     """Evaluate embeddings by a linear classifier trained on one split and tested on another.
 
     All labels of the store are used, including those that were hidden from training. With ``--labels``, only these are
@@ -127,7 +127,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         ConfigError: a split does not exist, or both are the same.
     """
     store = open_store(config.index)
-    splits = choose_labeled_splits(config, store)
+    splits = choose_gallery_and_queries(config, store)
     store, gallery, gallery_labels = splits.store, splits.gallery, splits.gallery_labels
     if config.max_gallery is not None and len(gallery) > config.max_gallery:
         generator = keyed_generator(config.seed, "gallery of evaluate linear")
@@ -170,10 +170,10 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "top 1": format_percent_and_std(top1),
         "top 5": None if top5 is None else format_percent_and_std(top5),
     }
-    return SimpleResult(values, (), (Table.of_row("accuracy in %", where | {"solver": solver} | best),))
+    return CommandResult(values, (), (Table.from_row("accuracy in %", where | {"solver": solver} | best),))
 
 
-def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
+def evaluate_knn(config: EvaluateKNNConfig) -> CommandResult:
     """Evaluate embeddings by kNN classification of one split with the labels of another.
 
     All labels of the store are used, including those that were hidden from training. With ``--labels``, only these are
@@ -185,7 +185,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         ConfigError: a split does not exist, or both are the same, with ``--linear`` or only one image.
     """
     store = open_store(config.index)
-    splits = choose_labeled_splits(config, store, leave_one_out=True)
+    splits = choose_gallery_and_queries(config, store, leave_one_out=True)
     gallery, queries = splits.names
     store, wanted, num_classes = splits.store, splits.query_labels, len(splits.class_names)
     if splits.leave_one_out:
@@ -227,11 +227,11 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     voted = "" if config.pca is None else f", on {config.pca} principal components"
     title = f"accuracy in %{voted}" + (", each image by all others (leave-one-out)" if splits.leave_one_out else "")
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
-    return SimpleResult(values, (), (table,))
+    return CommandResult(values, (), (table,))
 
 
 def _compute_votes(
-    config: EvaluateKNNConfig, splits: LabeledSplits
+    config: EvaluateKNNConfig, splits: GalleryAndQueries
 ) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
     """Compute the scores for each k, and the votes (q, c) for the first k."""
     num_classes, wanted = len(splits.class_names), splits.query_labels

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.commands.common.networks import build_embedding_network
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
 from labelkit.commands.evaluate.probes import EvalImages
 from labelkit.data.keyed_random import keyed_generator
@@ -91,7 +91,7 @@ _SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
 _RANDOM_CROPS = 10
 
 
-def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
+def evaluate_presence(config: EvaluatePresenceConfig) -> CommandResult:
     """Train a multi-label classifier on a frozen network, and evaluate it on the test split.
 
     Raises:
@@ -150,13 +150,13 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     }
     row: dict[str, Cell] = {"trained": config.train, "scored on": f"{config.dataset}/test", "images": len(scores)}
     row |= {"mean AP": percent(mean_ap), "mean AP, 11 points": percent(mean_ap_11)}
-    tables = [Table.of_row("average precision in %", row)]
+    tables = [Table.from_row("average precision in %", row)]
     if config.per_class:
         rows: list[list[Cell]] = [
             [one["class"], one["with_it"], percent(one["ap"]), percent(one["ap_11"])] for one in classes
         ]
         tables.append(Table("average precision per class in %", ["class", "images", "AP", "AP, 11 points"], rows))
-    return SimpleResult(values, (), tuple(tables))
+    return CommandResult(values, (), tuple(tables))
 
 
 def _read_presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
@@ -197,7 +197,7 @@ def multi_label_loss(logits: Tensor, presence: Tensor) -> Tensor:
 def _repeat_batches(config: EvaluatePresenceConfig, images: EvalImages, view: ViewSpec) -> Iterator[EvalBatch]:
     for epoch in itertools.count():
         order = keyed_generator(config.seed, "presence", epoch).permutation(images.rows)
-        yield from images.batches(view, order, config.batch_size, seed=config.seed, epoch=epoch)
+        yield from images.load_batches(view, order, config.batch_size, seed=config.seed, epoch=epoch)
 
 
 @torch.no_grad()
@@ -213,7 +213,7 @@ def _score(
     with current_progress().task("score", total=len(rows) * _RANDOM_CROPS) as task:
         for number in range(_RANDOM_CROPS):
             # negative epochs, so that these crops differ from all training crops
-            for batch in images.batches(view, rows, config.batch_size, seed=config.seed, epoch=-1 - number):
+            for batch in images.load_batches(view, rows, config.batch_size, seed=config.seed, epoch=-1 - number):
                 sums[slots[batch.rows]] += head(batch.images).double().cpu().numpy()
                 task.advance(len(batch.rows))
     return sums

@@ -16,7 +16,7 @@ from labelkit.algorithms.calibration import reliability, risk_coverage
 from labelkit.algorithms.matching import contingency, match_counts
 from labelkit.commands.common.embeddings import split_rows, warn_of_newer_store
 from labelkit.commands.common.labels import collect_class_names, override_store_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.stored_predictions import (
     DECISIONS,
     GIVEN,
@@ -24,7 +24,7 @@ from labelkit.commands.common.stored_predictions import (
     NEW,
     UNSURE,
     find_group_classes,
-    read_answer,
+    read_answer_result,
 )
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.errors import StoreError
@@ -35,7 +35,7 @@ _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
 
 
-def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
+def evaluate_predictions(config: EvaluateAnswerConfig) -> CommandResult:
     """Evaluate predictions: reliability before and after calibration, risk-coverage, and old versus new classes.
 
     Raises:
@@ -44,7 +44,7 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
     """
     warn_of_newer_store(config.index)
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
-    result = read_answer(store, config.answer)
+    result = read_answer_result(store, config.answer)
     arrays = result.arrays
     rows, labels, kinds = _choose_evaluated_rows(store, arrays, config.split)
     class_names = collect_class_names(store, result)
@@ -100,7 +100,7 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
         curves = {"before calibration": before, "after": after}
         title = f"{len(rows):,} images held out from calibration"
         write_reliability_plot(config.plot, curves, risk, title=title)
-    return SimpleResult(values, () if config.plot is None else (config.plot,), tuple(_build_tables(values)))
+    return CommandResult(values, () if config.plot is None else (config.plot,), tuple(_build_tables(values)))
 
 
 def _choose_evaluated_rows(
@@ -189,7 +189,7 @@ def _build_tables(values: Mapping[str, Any]) -> list[Table]:
 
 
 def find_prediction_classes(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
-    """Return the class of each group: its own class or, for a new group, the class to which it is matched.
+    """Find the class of each group: its own class or, for a new group, the class to which it is matched.
 
     Args:
         labels: (n,) integers >= 0, the true classes.

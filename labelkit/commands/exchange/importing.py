@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import run_in_threads
 from labelkit.commands.common.locations import record_image_location
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.exchange.options import TORCH_SUFFIXES, ImportConfig
 from labelkit.data.datasets import find_positions, natural_key
 from labelkit.data.decode import BadImageError, EncodedImage, read_image_file
@@ -32,8 +32,8 @@ _SHOWN_FAULTS = 5
 _SHOWN_NAMES = 12
 
 
-def import_store(config: ImportConfig) -> SimpleResult:
-    """Import embeddings written by another program into a new store, atomically.
+def import_store(config: ImportConfig) -> CommandResult:
+    """Create a new store from embeddings written by another program, atomically.
 
     Raises:
         StoreError: the source cannot be used (the message specifies the row or line), or the output exists.
@@ -73,10 +73,10 @@ def import_store(config: ImportConfig) -> SimpleResult:
     }
     row: dict[str, Any] = {name: values[name] for name in ("rows", "dim", "dtype", "labels", "classes")}
     known = "known" if store.has_images else "unknown"
-    tables = [Table.of_row("", {"store": config.out, **row, "images": known, "model": store.model.name})]
+    tables = [Table.from_row("", {"store": config.out, **row, "images": known, "model": store.model.name})]
     if rows.found:
         tables.append(Table("imported from", ["what", "array or column"], [[*pair] for pair in rows.found.items()]))
-    return SimpleResult(values, (config.out,), tuple(tables))
+    return CommandResult(values, (config.out,), tuple(tables))
 
 
 def _report_ignored_arrays(path: Path, rows: ForeignRows, *, has_keys: bool = True) -> None:

@@ -124,13 +124,13 @@ class ExportConfig(OverwriteOption, IndexOption):
     def _check_what(self) -> Self:
         if (self.what == "result") != (self.result is not None):
             raise ValueError("--what result and --result NAME require each other")
-        if (self.what == "model") != (self.kind == ".onnx"):
+        if (self.what == "model") != (self.suffix == ".onnx"):
             raise ValueError("--what model writes only ONNX: pass --out NAME.onnx")
         if self.checkpoint is not None and self.what != "model":
             raise ValueError("--checkpoint requires --what model")
         return self
 
     @property
-    def kind(self) -> str:
+    def suffix(self) -> str:
         """Suffix of the exported file in lower case."""
         return self.out.suffix.lower()

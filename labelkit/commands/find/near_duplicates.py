@@ -22,10 +22,10 @@ from labelkit.algorithms.near_duplicates import (
 )
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.commands.common.embeddings import split_rows, stored_rows
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindDuplicatesConfig
-from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.commands.find.stored_images import StoredImages, write_findings
 from labelkit.data.path_rule import escape_path
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_file
@@ -49,7 +49,7 @@ _TURNED_AT_ONCE = 4096
 _COARSE = 16
 
 
-def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
+def find_duplicates(config: FindDuplicatesConfig) -> CommandResult:
     """Find pairs of images that are identical files, copies or of the same scene, and write them to a CSV.
 
     Raises:
@@ -85,13 +85,15 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     lines: list[list[object]] = []
     members: dict[int, tuple[str, dict[int, None]]] = {}  # by cluster: its kind, and its positions in order
     for (a, b), kind, score, cluster in zip(found.tolist(), kinds.tolist(), scores, numbers.tolist(), strict=True):
-        lines.append([escape_path(images.name(a)), escape_path(images.name(b)), KINDS[kind], f"{score:.4f}", cluster])
+        lines.append(
+            [escape_path(images.path_of(a)), escape_path(images.path_of(b)), KINDS[kind], f"{score:.4f}", cluster]
+        )
         _, of_cluster = members.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
         of_cluster |= {a: None, b: None}
-    write_table(config, COLUMNS, lines)
+    write_findings(config, COLUMNS, lines)
     clusters = [(cluster, kind, list(of_cluster)) for cluster, (kind, of_cluster) in sorted(members.items())]
-    lines_drawn = [[(at, (images.name(at), f"{number} {kind}")) for at in them] for number, kind, them in clusters]
-    images.draw(config, lines_drawn)
+    lines_drawn = [[(at, (images.path_of(at), f"{number} {kind}")) for at in them] for number, kind, them in clusters]
+    images.write_sheet(config, lines_drawn)
     spare = sum(len(them) - 1 for _, kind, them in clusters if kind == "copies")
     counts: list[list[Cell]] = [
         [kind, int((kinds == number).sum()), len(np.unique(found[kinds == number]))]
@@ -107,21 +109,21 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
         "pairs": {str(kind).replace(" ", "_"): number for kind, number, _ in counts},
         "spare_images": spare,
         "clusters": [
-            {"cluster": number, "kind": kind, "images": [images.name(place) for place in places]}
+            {"cluster": number, "kind": kind, "images": [images.path_of(place) for place in places]}
             for number, kind, places in clusters
         ],
     }
     title = f"{len(images.rows)} images, {spare} of which are redundant copies"
     tables = [Table(title, ["kind", "pairs", "images"], counts)]
     shown: list[list[Cell]] = [
-        [number, kind, len(places), ", ".join(images.name(place) for place in places[:3])]
+        [number, kind, len(places), ", ".join(images.path_of(place) for place in places[:3])]
         for number, kind, places in clusters[:_SHOWN]
     ]
     if shown:
         more = f", the first {_SHOWN} of {len(clusters)}" if len(clusters) > _SHOWN else ""
         tables.append(Table(f"clusters{more}", ["cluster", "kind", "images", "such as"], shown))
     made = (config.out,) if config.sheet is None or not clusters else (config.out, config.sheet)
-    return SimpleResult(values, made, tuple(tables))
+    return CommandResult(values, made, tuple(tables))
 
 
 def _read_cache(path: Path | None) -> dict[str, NDArray[Any]]:

@@ -9,14 +9,19 @@ from numpy.typing import NDArray
 from labelkit.algorithms.answer_rule import PredictionRule
 from labelkit.algorithms.novelty import novelty, score_arrival_novelty
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.embeddings import check_features, split_rows
-from labelkit.commands.common.label_files import rows_listed_in_csv
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.embeddings import load_finite_embeddings, split_rows
+from labelkit.commands.common.label_files import find_rows_listed_in_csv
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.stable_ids import find_images_in_other_store
-from labelkit.commands.common.stored_predictions import group_names, new_groups, read_answer, read_stored_predictions
+from labelkit.commands.common.stored_predictions import (
+    get_group_names,
+    new_group_mask,
+    read_answer_result,
+    read_stored_predictions,
+)
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindNovelConfig
-from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.commands.find.stored_images import StoredImages, write_findings
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -30,7 +35,7 @@ _EACH_TURN = 5
 _NEIGHBORS = 5
 
 
-def find_novel(config: FindNovelConfig) -> SimpleResult:
+def find_novel(config: FindNovelConfig) -> CommandResult:
     """Find the unlabeled images that are least similar to the labeled classes, and write them to a CSV.
 
     Raises:
@@ -39,8 +44,8 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
-    result = read_answer(store, config.answer)
-    found, is_new = read_stored_predictions(result), new_groups(result)
+    result = read_answer_result(store, config.answer)
+    found, is_new = read_stored_predictions(result), new_group_mask(result)
     kinds = np.array(found.kinds)
     rows = split_rows(store, config.split)
     rows, given = rows[~np.isin(kinds[rows], ("given", "left out"))], np.flatnonzero(kinds == "given")
@@ -67,12 +72,12 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         known_rows = np.flatnonzero(earlier | (kinds == "given"))
         sides = [_find_nearest(store, rows, among, _NEIGHBORS)[0] for among in (known_rows, rows)]
         scores = score_arrival_novelty(*sides)
-    new_names = {name for name, new in zip(group_names(result), is_new, strict=True) if new}
+    new_names = {name for name, new in zip(get_group_names(result), is_new, strict=True) if new}
     guesses = [label if (label := found.labels[row]) in new_names else "" for row in rows.tolist()]
     order = np.lexsort((rows, -scores))
     if earlier is None:
         order = _interleave_groups(order, guesses)
-    is_seen = np.isin(rows[order], list(rows_listed_in_csv(config.skip, store)))
+    is_seen = np.isin(rows[order], list(find_rows_listed_in_csv(config.skip, store)))
     order = order[np.argsort(is_seen, kind="stable")][: config.num_images]
     lines: list[list[object]] = []
     pairs = []
@@ -83,9 +88,9 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
             nearest = escape_path(store.sample_ids[near]), found.labels[near]
             pairs.append([(row, (path, "a new class,")), (near, (nearest[0], f"or {nearest[1]}?"))])
         lines.append([path, "", f"{scores[place]:.4f}", found.labels[row], *nearest])
-    write_table(config, COLUMNS, lines)
+    write_findings(config, COLUMNS, lines)
     if images is not None:
-        images.draw_groups(config, pairs)
+        images.write_grouped_sheet(config, pairs)
     # count only guesses that are probably right; predictions of versions before 0.2 have no probabilities
     guessed = [row for row, guess in zip(rows.tolist(), guesses, strict=True) if guess]
     likely = [row for row in guessed if not found.new_chance[row] <= 0.5]
@@ -114,7 +119,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         "images of each, and pass the file to `labelkit label --from` or `labelkit start --labels`."
     )
     tables = (Table(title, [COLUMNS[0], *COLUMNS[2:]], shown), Table("", ["what next"], [[advice]]))
-    return SimpleResult(values, made, tables)
+    return CommandResult(values, made, tables)
 
 
 def _interleave_groups(order: NDArray[np.int64], groups: list[str]) -> NDArray[np.int64]:
@@ -157,8 +162,8 @@ def _compute_new_shares(
     rest = rows[~known[rows]]
     if len(rest):
         near = replace(rule, rows=None)
-        features = check_features(store, together)
+        features = load_finite_embeddings(store, together)
         for block in blocks(len(rest), store.dim + 8 * len(is_new)):
-            part = check_features(store, rest[block])
+            part = load_finite_embeddings(store, rest[block])
             shares[rest[block]] = near.predict_probabilities(part, features)[:, is_new].sum(axis=1)
     return shares[rows]

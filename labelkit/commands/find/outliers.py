@@ -9,10 +9,10 @@ from PIL import Image
 
 from labelkit.algorithms.outliers import MIN_IMAGES, REASONS, compute_neighbor_z_scores, measure_tones, outlier_scores
 from labelkit.commands.common.embeddings import split_rows, stored_rows
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindOddConfig
-from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.commands.find.stored_images import StoredImages, write_findings
 from labelkit.data.path_rule import escape_path
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
@@ -24,7 +24,7 @@ _SIDE = 256
 _SHOWN = 20
 
 
-def find_outliers(config: FindOddConfig) -> SimpleResult:
+def find_outliers(config: FindOddConfig) -> CommandResult:
     """Find outliers among the images of a store, and write them to a CSV with reasons, most unusual first.
 
     In stores imported without images, only the embeddings are checked.
@@ -65,11 +65,14 @@ def find_outliers(config: FindOddConfig) -> SimpleResult:
         shape: list[object] = ["", ""] if sizes is None else [int(sizes[place, 1]), int(sizes[place, 0])]
         written = ["" if math.isnan(number) else f"{number:.4g}" for number in numbers] + [""] * (4 - len(numbers))
         lines.append([escape_path(name), "; ".join(why), f"{highest[place]:.4g}", *written, *shape])
-    write_table(config, COLUMNS, lines)
+    write_findings(config, COLUMNS, lines)
     if images is not None:
-        images.draw_groups(
+        images.write_grouped_sheet(
             config,
-            [[(place, (images.name(place), ", ".join(why)))] for place, why in zip(odd.tolist(), reasons, strict=True)],
+            [
+                [(place, (images.path_of(place), ", ".join(why)))]
+                for place, why in zip(odd.tolist(), reasons, strict=True)
+            ],
         )
     tally = Counter(reason for why in reasons for reason in why)
     sheet = config.sheet if names else None
@@ -96,7 +99,7 @@ def find_outliers(config: FindOddConfig) -> SimpleResult:
         more = f", the {_SHOWN} most unusual" if len(names) > _SHOWN else ""
         tables.append(Table(f"outliers{more}", ["path", "reasons", "times the limit"], shown))
     made = (config.out,) if sheet is None else (config.out, sheet)
-    return SimpleResult(values, made, tuple(tables))
+    return CommandResult(values, made, tuple(tables))
 
 
 def _measure_all_tones(images: StoredImages) -> NDArray[np.float64]:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import check_rows, find_zero_embeddings, fits_in_memory, stored_rows
-from labelkit.commands.common.images.read import make_pixel_reader, open_store_images, read_image_pixels
+from labelkit.commands.common.images.read import make_pixel_reader, open_source_dataset, read_image_pixels
 from labelkit.commands.common.labels import override_store_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.search_queries import (
     Queries,
     embed_query_images,
@@ -22,18 +22,18 @@ from labelkit.commands.common.search_queries import (
     is_store,
     list_query_images,
     load_other_store_queries,
-    load_queries,
+    load_store_queries,
 )
 from labelkit.commands.common.stored_predictions import GIVEN
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
     Found,
+    build_no_rows_error,
     choose_index,
     find_neighbors,
     is_small_selection,
     load_or_build_index,
-    no_rows_error,
-    search_partwise,
+    search_in_parts,
     select_rows,
 )
 from labelkit.commands.retrieve.stored_index import CachedIndex
@@ -61,7 +61,7 @@ class _Hit(NamedTuple):
 _Hits = list[list[_Hit]]  # per query
 
 
-def retrieve_images(config: RetrieveConfig) -> SimpleResult:
+def retrieve_images(config: RetrieveConfig) -> CommandResult:
     """Find the images of a store nearest to each query: an image, a folder of images, or rows of a store.
 
     Images are embedded with the store's own model; other queries require no model.
@@ -98,7 +98,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
             features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
     chosen = select_rows(store, config)[rows]
     if len(rows) and not chosen.any():
-        raise no_rows_error(store, config)
+        raise build_no_rows_error(store, config)
     if images is not None:
         queries = embed_query_images(
             images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)
@@ -107,7 +107,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         queries = load_other_store_queries(store, config.query)
     else:
         rows_asked = check_rows(store, config.query_rows or (), "--query-rows")
-        queries = load_queries(store, np.asarray(rows_asked, dtype=np.int64), store, "--query-rows")
+        queries = load_store_queries(store, np.asarray(rows_asked, dtype=np.int64), store, "--query-rows")
     if config.k > len(rows):
         problem = f"{config.k} hits were requested, but only {len(rows)} embeddings are nonzero"
         raise ConfigError("-k", problem, "Lower -k.")
@@ -152,7 +152,7 @@ def _search(
             in_blocks = not fits_in_memory(config, 4 * len(rows) * store.dim)
         device = None if config.device == "auto" else choose_similarity_device(config.device)
         if config.processes > 1 or config.ray_address is not None:
-            search = partial(search_partwise, features, metric, config)
+            search = partial(search_in_parts, features, metric, config)
         else:
             search = ExactSearch(features.with_reading_mode(in_blocks=in_blocks), metric=metric, device=device).search
 
@@ -204,7 +204,7 @@ def _build_result(
     index: CachedIndex | None,
     seconds: float,
     config: RetrieveConfig,
-) -> SimpleResult:
+) -> CommandResult:
     listed: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     lines: list[tuple[object, ...]] = []
@@ -239,7 +239,7 @@ def _build_result(
         values["csv"] = config.csv
         made.append(config.csv)
     if config.sheet is not None:
-        _write_sheet(config.sheet, queries, store, open_store_images(store, config.dataset, config.data_root), hits)
+        _write_sheet(config.sheet, queries, store, open_source_dataset(store, config.dataset, config.data_root), hits)
         values["sheet"] = config.sheet
         made.append(config.sheet)
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
@@ -253,7 +253,7 @@ def _build_result(
         place = index.path if index.path.exists() else "not cached"
         row: list[Cell] = [measured.recall, measured.index_ms, measured.exact_ms, size, origin, place]
         shown.append(Table(title, columns, [row]))
-    return SimpleResult(values, tuple(made), tuple(shown))
+    return CommandResult(values, tuple(made), tuple(shown))
 
 
 def _use_predictions(store: EmbeddingStore) -> EmbeddingStore:

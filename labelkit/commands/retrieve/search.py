@@ -56,10 +56,10 @@ Found = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Scores and row numbers (q, k) of the k nearest rows of each query, as returned by ``ExactSearch.search``."""
 
 
-def search_partwise(
+def search_in_parts(
     rows: StoredRows, metric: Metric, config: ProcessesConfig, queries: NDArray[np.float32], k: int
 ) -> Found:
-    """Search rows of a store exactly, part by part in one or several processes, and merge the results."""
+    """Search rows of a store exactly, in parts that one or several processes handle, and merge the results."""
     call = partial(_find_nearest, queries, k, metric)
     scores, indices, start = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64), 0
     for near, places, count in apply_to_rows(call, rows, config, "searching", resumable=True):
@@ -79,7 +79,7 @@ def _find_nearest(
 
 
 def is_small_selection(num_rows: int) -> bool:
-    """Return whether there are so few rows that an index does not speed up the search."""
+    """Return whether a search has so few rows that an index would not speed it up."""
     return num_rows <= _FEW_ROWS
 
 
@@ -258,8 +258,8 @@ def _search_others(
     return scores[~itself].reshape(len(rows), k), indices[~itself].reshape(len(rows), k)
 
 
-def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
-    """Return the error for filters that no row passes."""
+def build_no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
+    """Build the error for filters that exclude all rows."""
     options = [flag(name) for name in ("label", "split", "path_pattern") if getattr(config, name) is not None]
     return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Relax these filters.")
 

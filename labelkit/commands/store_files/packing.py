@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.store_files.options import PackConfig
 from labelkit.errors import Mismatch, output_exists_error
 from labelkit.progress import current_progress
@@ -28,7 +28,7 @@ from labelkit.store.results import list_results, open_result, read_result
 from labelkit.store.writer import Contents, StreamedDataset, write_store_files
 
 
-def pack_results(config: PackConfig) -> SimpleResult:
+def pack_results(config: PackConfig) -> CommandResult:
     """Write a store and all its results to a single file, or to a file with shards.
 
     Raises:
@@ -56,7 +56,9 @@ def pack_results(config: PackConfig) -> SimpleResult:
     }
     split = f" in {packed.num_shards} shards" if packed.num_shards else ""
     title = f"{store.n:,} rows{split} and all results, {size / 1e6:.2f} MB"
-    return SimpleResult(values, (packed.path,), (Table(title, ["result"], [[name] for name in packed.packed_results]),))
+    return CommandResult(
+        values, (packed.path,), (Table(title, ["result"], [[name] for name in packed.packed_results]),)
+    )
 
 
 _SMALL_BYTES = 1 << 16

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.store_files.options import VerifyConfig
 from labelkit.errors import ConfigError, Damaged, DatasetError, InputError, LabelkitError, NotAStore, StoreError
 from labelkit.files import NotRegularFileError, sha256_file
@@ -44,7 +44,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def verify_path(config: VerifyConfig) -> SimpleResult:
+def verify_path(config: VerifyConfig) -> CommandResult:
     """Verify a file or folder that labelkit wrote; faults are collected, not raised.
 
     Raises:
@@ -86,8 +86,8 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
     if images is not None:
         total, wrong = images["total"], len(images["faults"])
         row = {"images": total, "unchanged": total - wrong, "changed or missing": wrong}
-        tables.append(Table.of_row(f"images below {images['root']}", row))
-    return SimpleResult(values, (), tuple(tables), fault=_combine_faults(config.index, faults))
+        tables.append(Table.from_row(f"images below {images['root']}", row))
+    return CommandResult(values, (), tuple(tables), fault=_combine_faults(config.index, faults))
 
 
 def _combine_faults(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:

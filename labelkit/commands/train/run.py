@@ -14,11 +14,11 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from labelkit import __version__
 from labelkit.commands.common.networks import read_trained_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.common.training_data import serialize_data_info
 from labelkit.commands.train.dry_run import has_pretrained_features, plan_training
 from labelkit.commands.train.reuse import plan_reuse
-from labelkit.commands.train.setup import RunSetup, build_trainer, open_runtime, prepare_training, run_folder
+from labelkit.commands.train.setup import RunSetup, build_trainer, choose_run_folder, prepare_training, set_up_runtime
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.files import read_json_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
@@ -45,8 +45,8 @@ from labelkit.training.saving import gpu_properties
 from labelkit.training.trainer import FitResult, Trainer
 
 
-def warn_of_unused_modules(method: nn.Module, own: MethodSource) -> None:
-    """Warn, after the first step, about modules from the user's own file that have not been called."""
+def warn_of_unused_modules(method: nn.Module, code: MethodSource) -> None:
+    """After the first step, warn about modules from the user's own file that the step has not called."""
     called: set[nn.Module] = set()
     watch = register_module_forward_pre_hook(lambda part, _: called.add(part))
 
@@ -55,9 +55,9 @@ def warn_of_unused_modules(method: nn.Module, own: MethodSource) -> None:
         end.remove()
         for name, part in method.named_modules():
             source = getattr(sys.modules.get(type(part).__module__), "__file__", None)
-            if name and part not in called and source == str(own.path):
+            if name and part not in called and source == str(code.path):
                 current_progress().warning(
-                    f"{own.name}: the first step did not call {name!r} ({type(part).__name__}); unless a later phase "
+                    f"{code.name}: the first step did not call {name!r} ({type(part).__name__}); unless a later phase "
                     "does, labelkit uses its own module under another name (see the guide on custom methods)"
                 )
 
@@ -72,7 +72,7 @@ ENVIRONMENT = "environment.json"
 OWN_CODE = "own_method"
 
 
-def train_method(config: RunConfig) -> SimpleResult:
+def train_method(config: RunConfig) -> CommandResult:
     """Train the method specified by the options.
 
     Returns:
@@ -89,8 +89,8 @@ def train_method(config: RunConfig) -> SimpleResult:
         raise ConfigError("--compile", problem, "Remove --compile.")
     if config.dry_run:
         return plan_training(method_name, config)
-    runtime = open_runtime(config)
-    out = run_folder(config)
+    runtime = set_up_runtime(config)
+    out = choose_run_folder(config)
     run = RunDir(out, writes=runtime.is_main)
     try:
         if runtime.is_main:
@@ -108,7 +108,7 @@ def train_method(config: RunConfig) -> SimpleResult:
             runtime.close()
 
 
-def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -> SimpleResult:
+def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -> CommandResult:
     progress = current_progress()
     options = config.to_yaml_dict(operational=False)
     checkpoint = None
@@ -221,7 +221,7 @@ def _trained_labels(setup: RunSetup) -> str:
     return label_keys((prepared.dataset.sample_ids[row] for row in used), setup.bank.sha256[used], *before)
 
 
-def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer, fit: FitResult) -> SimpleResult:
+def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer, fit: FitResult) -> CommandResult:
     method_name = config.command[1]
     last = run.checkpoints / "last.json"
     values: dict[str, object] = {
@@ -255,7 +255,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         current_progress().message(f"next, embed images with it: {shlex.join(words)}")
     scores = None if monitor is None else monitor.table(fit.metrics)
     if monitor is None or scores is None:
-        return SimpleResult(values, (run.path,), ())
+        return CommandResult(values, (run.path,), ())
     rows: list[list[Cell]] = [[method_name, config.main_dataset, *scores.values, round(fit.seconds, 1)]]
     if start:
         values["search_before_training"] = start
@@ -263,4 +263,4 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         if as_it_was is not None and as_it_was.columns == scores.columns:
             rows.insert(0, ["before training", config.main_dataset, *as_it_was.values, None])
     table = Table(scores.title, ["method", "data", *scores.columns, "seconds"], rows)
-    return SimpleResult(values, (run.path,), (table,))
+    return CommandResult(values, (run.path,), (table,))

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
-from labelkit.commands.common.training_data import has_own_splits, parse_old_classes, read_listing
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
+from labelkit.commands.common.training_data import has_own_splits, list_with_holdout, parse_old_classes
 from labelkit.commands.evaluate.dense import format_percent_and_std, mean_and_std
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.formatting import percent
@@ -86,7 +86,7 @@ class Row:
         }
 
 
-def compare_methods(config: CompareConfig) -> SimpleResult:
+def compare_methods(config: CompareConfig) -> CommandResult:
     """Train and evaluate several methods on one dataset, and report which runs failed and why.
 
     Raises:
@@ -117,7 +117,7 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     if not any(row.runs for row in trained):
         reasons = "; ".join(f"{row.name}: {next(iter(row.failures.values()))}" for row in trained)
         raise InputError("compare", f"no run finished ({reasons})", "Fix these problems, or raise --budget.")
-    return SimpleResult(values, made, _tables(config, data, images, rows))
+    return CommandResult(values, made, _tables(config, data, images, rows))
 
 
 def _choose_methods(methods: tuple[str, ...]) -> list[str]:
@@ -133,10 +133,10 @@ def _choose_methods(methods: tuple[str, ...]) -> list[str]:
 def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], CompareConfig]:
     """Return the shared dataset, its numbers of images, and the options with ``--old-classes`` resolved to names."""
     given = DataConfig(dataset=config.dataset, data_root=config.data_root, label_split="given", **config.listing())
-    listing, _ = read_listing(given)
+    listing, _ = list_with_holdout(given)
     holdout = None if has_own_splits(listing) else config.holdout
     if holdout is not None:
-        listing, _ = read_listing(given.model_copy(update={"holdout": holdout, "split_seed": config.split_seed}))
+        listing, _ = list_with_holdout(given.model_copy(update={"holdout": holdout, "split_seed": config.split_seed}))
     test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
     if test_split is None or "train" not in listing.split_names:
         names = ", ".join(listing.split_names)

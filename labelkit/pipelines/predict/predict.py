@@ -17,11 +17,11 @@ from labelkit.algorithms.answer_rule import PredictionRule, build_nearest_mean_r
 from labelkit.algorithms.confidences import Confidences, concatenate
 from labelkit.algorithms.row_blocks import StoredRows, square_roots
 from labelkit.commands.common.apply import apply_to_rows
-from labelkit.commands.common.embeddings import check_features, is_nonnegative, normalize_embeddings
-from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.embeddings import is_nonnegative, load_finite_embeddings, normalize_embeddings
+from labelkit.commands.common.label_files import LabelFileImages, read_csv_labels
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.common.search_queries import Queries, embed_query_images, is_store, load_other_store_queries
-from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
+from labelkit.commands.common.stored_predictions import get_group_names, new_group_mask, read_stored_predictions
 from labelkit.data.datasets import FileSource, build_dataset, sort_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder, path_exists
@@ -81,13 +81,13 @@ def _load_rule(store: EmbeddingStore, result: Result) -> PredictionRule:
         raise StoreError(result.where, f"contains {result.kind}, from which labels cannot be predicted", remedy)
     groups = np.asarray(ids, dtype=np.int64)
     rows = np.flatnonzero(groups >= 0)
-    features = check_features(store, rows)
+    features = load_finite_embeddings(store, rows)
     is_unit = result.params.get("normalize") is not False
     is_tree = result.stage == "discover categories" and result.params.get("criterion") != "published"
     roots = is_tree and is_nonnegative(store)
     features = square_roots(features) if roots else features
     features = normalize_embeddings(features) if is_unit else features
-    return build_nearest_mean_rule(features, groups[rows], new_groups(result), scaled=is_unit, roots=roots)
+    return build_nearest_mean_rule(features, groups[rows], new_group_mask(result), scaled=is_unit, roots=roots)
 
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
@@ -110,7 +110,7 @@ class Prediction(NamedTuple):
     note: str
 
 
-def predict_photos(config: PredictConfig) -> SimpleResult:
+def predict_photos(config: PredictConfig) -> CommandResult:
     """Predict labels for new photos, folders of photos, and embeddings in other stores.
 
     Raises:
@@ -132,8 +132,8 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     truth: dict[str, str] = {}
     if config.labels is not None:
         names = [*map(str, photos), *(name for queries in query_sets for name in queries.names)]
-        images = LabeledImages("this run", names, None)
-        texts = read_csv_labels(config.labels, images, config.label_column, ignore_others=True)
+        images = LabelFileImages("this run", names, None)
+        texts = read_csv_labels(config.labels, images, config.label_column, ignore_unknown=True)
         truth = {names[place]: text for place, text in texts.items()}
     if photos:
         ids = tuple(sort_by_bytes({str(photo) for photo in photos}))
@@ -186,7 +186,7 @@ def _predict_queries(
     queries: Queries,
     min_confidence: float,
 ) -> Iterator[Prediction]:
-    stored, names = read_stored_predictions(result, min_confidence), group_names(result)
+    stored, names = read_stored_predictions(result, min_confidence), get_group_names(result)
     # without labels to calibrate confidences, all predictions are unsure, for stored and for new images
     unchecked = json.loads(result.arrays.get("metrics", "{}")).get("calibration", {}).get("labels") == 0
     row_of: dict[bytes, int] = {}
@@ -230,7 +230,7 @@ def _build_result(
     skipped: list[tuple[str, str]],
     min_confidence: float,
     truth: dict[str, str],
-) -> SimpleResult:
+) -> CommandResult:
     counts = Counter(line.kind for line in predictions)
     values: dict[str, object] = {
         "from": config.from_,
@@ -262,7 +262,7 @@ def _build_result(
         named = join_first_few((f"{name}: {reason}" for name, reason in skipped), _SHOWN, "; ")
         problem = f"{len(skipped)} of {total} cannot be read (allowed: {percent(config.max_bad)}%): {named}"
         fault = DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
-    return SimpleResult(values, made, (table,), text=text, fault=fault)
+    return CommandResult(values, made, (table,), text=text, fault=fault)
 
 
 def _compare_with_labels(result: Result, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
@@ -270,8 +270,8 @@ def _compare_with_labels(result: Result, predictions: list[Prediction], truth: d
 
     Photos whose labels the predictions are based on are excluded from the comparison.
     """
-    names = np.array(group_names(result), dtype=object)
-    known, unnamed = set(names[~new_groups(result)]), set(names[new_groups(result)])
+    names = np.array(get_group_names(result), dtype=object)
+    known, unnamed = set(names[~new_group_mask(result)]), set(names[new_group_mask(result)])
     compared = [line for line in predictions if line.path in truth and line.kind != "given"]
     known_lines = [line for line in compared if truth[line.path] in known]
     unknown_lines = [line for line in compared if truth[line.path] not in known]

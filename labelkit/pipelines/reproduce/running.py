@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labelkit import __version__
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError
 from labelkit.files import read_json_object
 from labelkit.pipelines.own_code import check_method_code
@@ -128,7 +128,7 @@ RESULT = "table.json"
 _MAX_RECORD = 1 << 24
 
 
-def reproduce(config: ReproduceConfig) -> SimpleResult:
+def reproduce(config: ReproduceConfig) -> CommandResult:
     """Run the unfinished commands for a published table, and compare measured with published values.
 
     Raises:
@@ -173,7 +173,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             f"{len(faults)} of {len(states)} rows failed; first error: {faults[0]}",
             "Fix the problem, and run the same command again.",
         )
-    return SimpleResult({"tables": [record], "rows": counts}, made, (_build_tables(record),), fault=failed)
+    return CommandResult({"tables": [record], "rows": counts}, made, (_build_tables(record),), fault=failed)
 
 
 def _run_row(

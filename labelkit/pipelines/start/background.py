@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import active_children, get_context
 
-from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.common.results import CommandResult
 from labelkit.data.exit_with_parent import exit_with_parent, without_main_module
 from labelkit.options.base import BaseConfig
 from labelkit.progress import Progress, current_progress, use_progress
 
-Run = Callable[[BaseConfig], SimpleResult]
+Run = Callable[[BaseConfig], CommandResult]
 
 
 class _Notes(Progress):
@@ -31,7 +31,7 @@ class _Notes(Progress):
 
 
 @contextmanager
-def run_in_background(run: Run, steps: Mapping[str, BaseConfig]) -> Iterator[Mapping[str, Callable[[], SimpleResult]]]:
+def run_in_background(run: Run, steps: Mapping[str, BaseConfig]) -> Iterator[Mapping[str, Callable[[], CommandResult]]]:
     """Run steps one after another in a background process, which ends with the ``with`` block.
 
     Yields, for each step name, a function that waits for the step's result and shows its messages. ``run``, which runs
@@ -59,13 +59,13 @@ def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main process ends this one
 
 
-def _run_quietly(run: Run, step: BaseConfig) -> tuple[SimpleResult, list[tuple[str, str]]]:
+def _run_quietly(run: Run, step: BaseConfig) -> tuple[CommandResult, list[tuple[str, str]]]:
     notes = _Notes()
     with use_progress(notes):
         return run(step), notes.texts
 
 
-def _wait(future: Future[tuple[SimpleResult, list[tuple[str, str]]]], run: Run, step: BaseConfig) -> SimpleResult:
+def _wait(future: Future[tuple[CommandResult, list[tuple[str, str]]]], run: Run, step: BaseConfig) -> CommandResult:
     try:
         result, texts = future.result()
     except BrokenProcessPool:  # for example, the system killed it because of its memory use

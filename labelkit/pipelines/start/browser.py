@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.common.results import CommandResult
 from labelkit.data.tables import read_file_labels
 from labelkit.errors import StoreError
 from labelkit.options.base import command_words
@@ -28,8 +28,8 @@ _STEP = "labels of the browser"
 
 
 def start_in_browser(
-    config: StartConfig, run_start: Callable[[StartConfig], SimpleResult], label_config: LabelConfig | None = None
-) -> SimpleResult:
+    config: StartConfig, run_start: Callable[[StartConfig], CommandResult], label_config: LabelConfig | None = None
+) -> CommandResult:
     """Run ``start``, serve the labeling page until interrupted, and run ``start`` again.
 
     Labels are immediately saved in a result of the store: if the process is killed, the next run reads them.

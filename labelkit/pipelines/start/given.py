@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labelkit.commands.common.label_files import LabeledImages, find_images_by_path, match_label_paths
+from labelkit.commands.common.label_files import LabelFileImages, find_images_by_path, match_label_paths
 from labelkit.commands.common.labels import find_misspelled_class
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import escape_path, find_paths
@@ -265,7 +265,7 @@ def _read_user_table(
         written = _with_files(written, stores)
     told = [label for label in written if label.file]
     texts = {label.path: label.text for label in written if not label.file}
-    images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, dataset.root)
+    images = LabelFileImages(f"the folder {dataset.root}", dataset.sample_ids, dataset.root)
     _, unknown = find_images_by_path(labels, texts, images)
     if unknown:
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))

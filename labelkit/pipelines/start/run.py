@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from labelkit.algorithms.unlabeled_classes import estimate_from_suggestions
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.common.stable_ids import find_images_in_other_store
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.commands.find.options import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
@@ -126,7 +126,7 @@ class _Round:
         return self.folder / GIVEN if self.labels else None
 
 
-def start(config: StartConfig) -> SimpleResult:
+def start(config: StartConfig) -> CommandResult:
     """Turn a folder of photos into a table of labels by running all unfinished steps, and report the results.
 
     Raises:
@@ -167,7 +167,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
                     folder.rmdir()
 
 
-def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleResult:
+def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandResult:
     record = Record.read(folder)
     tables = GeneratedTables(folder, record.tables, record.write)
     stores = [open_store(folder / name) for name in _existing_stores(record, folder)]
@@ -321,7 +321,7 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
 
 def _plan(
     dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, BaseConfig]
-) -> SimpleResult:
+) -> CommandResult:
     commands = {name: command_line(step) for name, step in steps.items()}
     rows: list[list[Cell]] = [[number, name, command] for number, (name, command) in enumerate(commands.items(), 1)]
     values: dict[str, object] = {
@@ -330,7 +330,7 @@ def _plan(
         "embed_minutes": minutes,
         "steps": [{"name": name, "command": command} for name, command in commands.items()],
     }
-    return SimpleResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
+    return CommandResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
 
 
 def _list_photos(config: StartConfig) -> ImageDataset:
@@ -589,7 +589,7 @@ def _do_step(
     name: str,
     config: BaseConfig,
     tables: GeneratedTables,
-    running: Mapping[str, Callable[[], SimpleResult]],
+    running: Mapping[str, Callable[[], CommandResult]],
 ) -> dict[str, Any]:
     """Run a step unless it is finished, or wait for it if it runs in the background; return the reported values."""
     progress = current_progress()
@@ -618,7 +618,7 @@ def _do_step(
     return values
 
 
-def _run(config: BaseConfig) -> SimpleResult:
+def _run(config: BaseConfig) -> CommandResult:
     """Run the command of a step; remedies that mention options that ``start`` lacks are removed from errors."""
     try:
         result, fault = all_commands()[config.command].run(config)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.stored_predictions import StoredPredictions, read_stored_predictions
 from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import class_name, read_paths_and_labels
@@ -55,7 +55,7 @@ def write_summary(
     step_values: Mapping[str, Mapping[str, Any]],
     last_predictions: tuple[Path, str] | None,
     tables: GeneratedTables,
-) -> SimpleResult:
+) -> CommandResult:
     """Write ``labels.csv`` and ``changed.csv``, and return the summary that ``start`` prints.
 
     Args:
@@ -110,7 +110,7 @@ def write_summary(
     }
     there = tuple(file for file in (path, *made) if file.exists())
     shown = (found_table, Table("", ["what next"], [[sentence] for sentence in sentences]))
-    return SimpleResult(values, (folder, *there), shown)
+    return CommandResult(values, (folder, *there), shown)
 
 
 def corrected_labels(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import squared_norms
-from labelkit.commands.common.label_files import rows_listed_in_csv
+from labelkit.commands.common.label_files import find_rows_listed_in_csv
 from labelkit.commands.common.labels import UsableLabels
 from labelkit.errors import output_exists_error
 from labelkit.progress import current_progress
@@ -156,7 +156,7 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
         current_progress().warning(f"{store.path}: {note}; the page shows no images")
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places, _ = compute_map_positions(images.features, "pca", 0)
-    return BrowsedStore(store, images, grouping, pictures, places, rows_listed_in_csv(config.skip, store))
+    return BrowsedStore(store, images, grouping, pictures, places, find_rows_listed_in_csv(config.skip, store))
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:

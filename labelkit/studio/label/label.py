@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import split_rows, warn_of_newer_store
-from labelkit.commands.common.images.read import open_store_images
+from labelkit.commands.common.images.read import open_source_dataset
 from labelkit.commands.common.label_files import LABELS_KIND
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists_error
 from labelkit.options.shared import find_newest_store
@@ -34,7 +34,7 @@ from labelkit.studio.label.sets import check_label_set, write_label_set
 from labelkit.studio.report.images import choose_images
 
 
-def label_images(config: LabelConfig) -> SimpleResult:
+def label_images(config: LabelConfig) -> CommandResult:
     """Merge labels from a CSV into those of a store, and write them as a result, a CSV or a label set.
 
     The result, kind ``labels``, contains ``labels`` (n,) int64, ``labeled`` (n,) uint8, ``class_names`` and
@@ -86,7 +86,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
         values |= {"export": config.export, "out": config.out, "exported": count}
         made.append(config.out)
         tables.append(Table("label set", ["format", "images", "path"], [[config.export, count, config.out]]))
-    return SimpleResult(values, tuple(made), tuple(tables))
+    return CommandResult(values, tuple(made), tuple(tables))
 
 
 def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels, told: dict[str, Any]) -> Path:
@@ -136,7 +136,7 @@ def _class_counts(labels: NDArray[np.int64], names: Sequence[str]) -> tuple[list
 
 def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels) -> bytes:
     """Return a CSV of all images of the store: paths, relative to its folder or absolute, and labels or empty cells."""
-    images = open_store_images(store, config.dataset, config.data_root)
+    images = open_source_dataset(store, config.dataset, config.data_root)
     if images.root is None:
         raise DatasetError(images.name, "its images are not files, so a CSV cannot list them", "Remove --csv.")
     folder, root = path.absolute().parent, images.root.absolute()
@@ -172,7 +172,7 @@ def check_server() -> None:
             raise ConfigError("--serve", problem, "Run `pip install starlette uvicorn`.")
 
 
-def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], Result] | None = None) -> SimpleResult:
+def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], Result] | None = None) -> CommandResult:
     """Serve the labeling page until interrupted, and return the result with the labels.
 
     Args:
@@ -259,7 +259,7 @@ def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:
         raise BusyError(str(folder), problem, "Use its link, or stop it with Ctrl-C first.") from error
 
 
-def _summarize_session(config: LabelConfig, session: Session) -> SimpleResult:
+def _summarize_session(config: LabelConfig, session: Session) -> CommandResult:
     labels, by_group = session.work.labels()
     counts, table = _class_counts(labels, session.work.classes)
     path = results_folder(session.store.path) / f"{session.name}.h5"
@@ -273,4 +273,4 @@ def _summarize_session(config: LabelConfig, session: Session) -> SimpleResult:
         "rows": session.store.n,
         "classes": counts,
     }
-    return SimpleResult(values, (path,) if session.log else (), (table,))
+    return CommandResult(values, (path,) if session.log else (), (table,))

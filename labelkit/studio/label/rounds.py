@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels
+from labelkit.commands.common.label_files import LabelFileImages, find_labels_result, read_csv_labels
 from labelkit.commands.common.labels import choose_usable_labels, find_misspelled_class
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.data.datasets import natural_key
@@ -143,7 +143,7 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
     Raises:
         DatasetError: images already have another label, and no option specifies which label to keep.
     """
-    placed = read_csv_labels(path, LabeledImages.of_store(store), config.label_column)
+    placed = read_csv_labels(path, LabelFileImages.from_store(store), config.label_column)
     texts = match_known_spelling(placed, base.class_names)
     fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_key)
     slips: dict[str, str] = {}

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.images.read import open_store_images
+from labelkit.commands.common.images.read import open_source_dataset
 from labelkit.commands.common.label_files import find_labels_result
 from labelkit.commands.common.outputs import check_output
 from labelkit.data.decode import BadImageError, read_image_file
@@ -203,7 +203,7 @@ def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDAr
 
 
 def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: _Set) -> None:
-    images = open_store_images(store, config.dataset, config.data_root)
+    images = open_source_dataset(store, config.dataset, config.data_root)
     if images.root is None:
         remedy = "Use --export coco, --export atlas, or --csv."
         raise DatasetError(images.name, "its images are not files that can be copied", remedy)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -45,7 +45,7 @@ _STRIP = 8
 _BYTES_PER_SHEET, _WORDS = 64, 4096
 
 
-def write_report(config: ReportConfig) -> SimpleResult:
+def write_report(config: ReportConfig) -> CommandResult:
     """Write the HTML report page of a store.
 
     Raises:
@@ -171,7 +171,7 @@ def _order(images: ShownImages, grouping: Grouping | None, findings: tuple[Findi
     return list(dict.fromkeys(chain(listed, np.argsort(ids, kind="stable").tolist())))
 
 
-def _summary(config: ReportConfig, page: Mapping[str, Any], size: int, seconds: float) -> SimpleResult:
+def _summary(config: ReportConfig, page: Mapping[str, Any], size: int, seconds: float) -> CommandResult:
     thumbnails, grouping = page["thumbnails"], page["grouping"]
     groups = 0 if grouping is None else len(grouping.groups)
     values: dict[str, object] = {
@@ -203,4 +203,4 @@ def _summary(config: ReportConfig, page: Mapping[str, Any], size: int, seconds: 
         round(seconds, 1),
     ]
     table = Table("", ["images", "thumbnails", "side", "result", "groups", "MB", "seconds"], [cells])
-    return SimpleResult(values, (config.out,), (table,))
+    return CommandResult(values, (config.out,), (table,))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.stored_predictions import correctness_probabilities, read_stored_predictions
+from labelkit.commands.common.stored_predictions import read_correctness_probabilities, read_stored_predictions
 from labelkit.errors import StoreError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -199,7 +199,7 @@ def describe_groups(
                 doubtful=tuple(doubt[:examples].tolist()),
             )
         )
-    chances = correctness_probabilities(result)
+    chances = read_correctness_probabilities(result)
     return Grouping(
         result=result,
         why=why,

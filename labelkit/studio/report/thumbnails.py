@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.commands.common.images.read import open_store_images, read_embedded_image
+from labelkit.commands.common.images.read import open_source_dataset, read_store_image
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
@@ -92,7 +92,7 @@ class Pictures:
             return "not in the dataset"
         row = int(self.rows[image]) if self.rows[image] >= 0 else None
         digest, channels = self.sha256[image], self.source.in_channels
-        pixels = read_embedded_image(self.source, row, digest, channels, min_side=_SHARPNESS * side)
+        pixels = read_store_image(self.source, row, digest, channels, min_side=_SHARPNESS * side)
         if isinstance(pixels, str):
             return pixels
         picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
@@ -117,7 +117,7 @@ def open_pictures(config: StoredImagesOptions, store: EmbeddingStore, rows: NDAr
         return Pictures(None, nowhere, numbers.view(np.uint8)), "the embeddings were imported without images"
     source, note = None, ""
     try:
-        source = open_store_images(store, config.dataset, config.data_root)
+        source = open_source_dataset(store, config.dataset, config.data_root)
     except DatasetError as error:
         if config.dataset is not None:
             raise

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.commands.common.initialize import describe_weights
+from labelkit.commands.common.initialize import report_loaded_weights
 from labelkit.commands.common.networks import load_run_network
 from labelkit.commands.embed.embed import embed_images
 from labelkit.errors import DatasetError, OutputExistsError
@@ -326,7 +326,7 @@ def test_how_images_are_prepared_is_said_of_a_weights_file(prefix: str, hint: st
     network.backbone.source, network.backbone.load_report = "w.pth", LoadReport((), (), (), prefix)
 
     with use_progress(heard := Heard()):
-        describe_weights(network)
+        report_loaded_weights(network)
 
     # timm: crop_pct 0.9 of the default tag
     text = "images are preprocessed as for vit_small_patch16_224.augreg_in21k_ft_in1k (resized to 35, cropped to 32; "

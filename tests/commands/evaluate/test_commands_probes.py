@@ -69,13 +69,13 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
 @pytest.mark.parametrize("side", [36, 37])
 def test_ten_crops_are_those_of_torchvision(side: int) -> None:
     images = torch.rand(2, 3, side, side)
-    found = crop_images(images, 32, ten=True, mirror=True)
+    found = crop_images(images, 32, multi_crop=True, mirror=True)
     expected = vision.ten_crop(images, [32, 32])
     assert len(found) == 10
     for one in expected:
         assert sum(torch.equal(one, crop) for crop in found) == 1
-    assert len(crop_images(images, 32, ten=True, mirror=False)) == 5
-    (center,) = crop_images(images, 32, ten=False, mirror=True)
+    assert len(crop_images(images, 32, multi_crop=True, mirror=False)) == 5
+    (center,) = crop_images(images, 32, multi_crop=False, mirror=True)
     assert torch.equal(center, vision.center_crop(images, [32, 32]))
     assert compute_resize_side(224) == 256
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from labelkit import __version__
 from labelkit.cli.main import main
-from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.common.results import CommandResult
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.errors import ConfigError, DatasetError, ResourceError, StoreError
 from labelkit.files import sha256_file
@@ -335,7 +335,7 @@ def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     filled = {"next.csv": {first: "new"}, "novel.csv": {second: "other"}, "check.csv": {"004.png": "green"}}
     step = run_module._run
 
-    def fill_in(config: BaseConfig) -> SimpleResult:
+    def fill_in(config: BaseConfig) -> CommandResult:
         result = step(config)
         name = Path(getattr(config, "out", "")).name.removeprefix(".")
         if name in filled:
@@ -895,8 +895,8 @@ def test_time_is_told_for_photos_that_are_not_described_yet(
     begin()
     add_photos(photos, range(30, 40), seed=1)
 
-    def timed(_: object) -> tuple[SimpleResult, None]:
-        return SimpleResult({"estimated_minutes": 8.0}, (), ()), None
+    def timed(_: object) -> tuple[CommandResult, None]:
+        return CommandResult({"estimated_minutes": 8.0}, (), ()), None
 
     monkeypatch.setattr(run_module, "all_commands", lambda: {("embed",): SimpleNamespace(run=timed)})
     assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0

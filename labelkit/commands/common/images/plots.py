@@ -40,8 +40,8 @@ def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: 
 
 
 @dataclass(frozen=True)
-class Line:
-    """Line of a curve plot.
+class Curve:
+    """Curve of one run, as drawn in a plot.
 
     Attributes:
         run: name of the run in the legend; all lines of a run have the same color.
@@ -56,7 +56,7 @@ class Line:
     is_main: bool
 
 
-def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_name: str) -> Path:
+def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Curve]], *, x_label: str) -> Path:
     """Plot the curves of several runs as a PNG, with one subplot per metric; an existing file is replaced.
 
     Raises:
@@ -77,7 +77,7 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
                 style = {"linewidth": 1.5, "marker": "." if len(line.x) <= 60 else ""}
             axes.plot(line.x, line.y, color=colors[line.run], linestyle=styles[line.run], **style)
         axes.set_title(name, fontsize="medium", parse_math=False)
-        axes.set_xlabel(x_name)
+        axes.set_xlabel(x_label)
         axes.grid(color="0.9")
     if len(runs) > 1:
         handles = [Line2D([], [], color=colors[run], linestyle=styles[run], label=run) for run in runs]
