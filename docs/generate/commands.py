@@ -13,10 +13,10 @@ from labelkit.cli.options import COMMON_PANEL
 from labelkit.options.base import (
     BaseConfig,
     allows_none,
-    bounds,
-    choices,
     command_line_name,
+    describe_bounds,
     format_value,
+    list_choices,
     metavar,
     read_field_extra,
 )
@@ -158,8 +158,8 @@ def _row(parameter: Any, config: type[BaseConfig] | None) -> list[str]:
     if field is None:
         words = re.sub(r"\\\[", "[", parameter.help or "")
         return [names, code(parameter.metavar or ""), "", text(words)]
-    known = choices(field.annotation)
-    limits = bounds(field)
+    known = list_choices(field.annotation)
+    limits = describe_bounds(field)
     value = "" if field.annotation is bool else code(metavar(field.annotation))
     if known and metavar(field.annotation) == f"[{'|'.join(known)}]":
         value = " ".join(code(choice) for choice in (*known, *(["none"] if allows_none(field.annotation) else [])))

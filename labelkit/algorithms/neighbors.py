@@ -11,7 +11,14 @@ from typing import Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.row_blocks import StoredRows, blocks, column_sums, squared_norms, to_unit_length, validate_rows
+from labelkit.algorithms.row_blocks import (
+    StoredRows,
+    blocks,
+    column_sums,
+    squared_norms,
+    to_unit_length,
+    validate_rows,
+)
 
 Metric = Literal["cosine", "l2", "dot"]
 GalleryRows = NDArray[np.float32] | StoredRows

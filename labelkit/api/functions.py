@@ -11,7 +11,7 @@ from labelkit.api import to_python_name
 from labelkit.api.result import Result
 from labelkit.commands.table import Command, Group
 from labelkit.options.base import BaseConfig
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.progress import Progress, current_progress, use_progress
 
 SOURCES = {
@@ -78,7 +78,7 @@ def build_command_function(words: tuple[str, ...], command: Command) -> Callable
     def function(**options: Any) -> Result:
         preset, file = options.pop("preset", None), options.pop("config", None)
         with log_messages():
-            config = resolve(
+            config = resolve_config(
                 config_class,
                 preset=None if preset is None else str(preset),
                 config_file=None if file is None else Path(file),

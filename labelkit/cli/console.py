@@ -31,7 +31,7 @@ class OutputOptions:
 _current: ContextVar[OutputOptions] = ContextVar("labelkit_output")
 
 
-def current_output_options() -> OutputOptions:
+def current_output() -> OutputOptions:
     """Return the output options of the current invocation."""
     return _current.get(OutputOptions())
 
@@ -61,7 +61,7 @@ def print_result(result: CommandResult) -> None:
     """
     if not is_main_process():
         return
-    output = current_output_options()
+    output = current_output()
     made = list(result.paths)
     if output.json:
         write_text(dump_json(result.to_json() | ({"made": made} if made else {})) + "\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labelkit import __version__
 from labelkit.cache import cache_folder
-from labelkit.cli.console import current_output_options, print_line, print_result
+from labelkit.cli.console import current_output, print_line, print_result
 from labelkit.cli.options import with_output_options
 from labelkit.commands.common.results import CommandResult, Table
 from labelkit.errors import CheckpointRefused, ResourceError
@@ -38,7 +38,7 @@ def version() -> None:
 
     Example: labelkit version --json
     """
-    if current_output_options().quiet and not current_output_options().json:
+    if current_output().quiet and not current_output().json:
         print_line(__version__)
         return
     values = {"labelkit": __version__, "python": platform.python_version()}

@@ -21,7 +21,7 @@ from labelkit.cli.console import OutputOptions, print_error, use_output_options,
 from labelkit.cli.process import describe_interruption, interrupt_on_signals
 from labelkit.commands.table import COMMANDS as _TABLE
 from labelkit.commands.table import Command, Group
-from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
+from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, convert_os_error
 from labelkit.methods import OWN_METHODS_VARIABLE
 
 PROGRAM = "labelkit"
@@ -256,7 +256,7 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
     """Convert an error to one with a remedy if a resource is unavailable, otherwise return None."""
     if isinstance(error, OSError) and error.errno in _FULL_OR_FORBIDDEN:
         where = error.filename2 or error.filename or "output"
-        return resource_error(error, os.fsdecode(where) if isinstance(where, str | bytes) else str(where))
+        return convert_os_error(error, os.fsdecode(where) if isinstance(where, str | bytes) else str(where))
     # Compared by name, to avoid importing torch.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return ResourceError(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from labelkit.cli.console import current_output_options
+from labelkit.cli.console import current_output
 from labelkit.cli.progress import create_progress_display
 from labelkit.progress import use_progress
 
@@ -53,7 +53,7 @@ def with_output_options(function: Command) -> Command:
 @contextmanager
 def apply_output_options(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
     """Apply the output options and show progress inside a ``with`` block."""
-    output = current_output_options()
+    output = current_output()
     output.json, output.quiet, output.verbose = json, quiet, verbose
     handler = logging.StreamHandler(sys.stderr) if verbose else None
     root = logging.getLogger()

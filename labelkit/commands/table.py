@@ -234,7 +234,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "Assign each image to the class predicted by the trained classifier.",
                 "labelkit discover head --index digits.h5",
                 "labelkit.commands.discover.options:DiscoverHeadConfig",
-                "labelkit.commands.discover.categories:discover_head",
+                "labelkit.commands.discover.categories:classify_by_logits",
             ),
             "answer": Command(
                 "Predict a known class, a new group or `unsure` for each unlabeled image, with a calibrated "

@@ -26,7 +26,7 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
-from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, resource_error
+from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, convert_os_error
 from labelkit.files import MAX_RECORD_BYTES, read_bytes, read_json_object, sha256_file
 from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
 
@@ -88,7 +88,7 @@ class CheckpointWriter:
         try:
             self._write(final, model, training, per_rank, {**state, "step": step}, metadata)
         except OSError as error:
-            raise resource_error(error, str(final)) from error
+            raise convert_os_error(error, str(final)) from error
         if self.rank == 0:
             pointer = {"checkpoint": final.name, "state_sha256": _sha256(read_bytes(final / STATE))}
             commit_json(self.folder / "last.json", pointer)
@@ -304,7 +304,7 @@ def _remove(folder: Path) -> None:
         folder.replace(trash)
         fsync_folder(folder.parent)
     except OSError as error:
-        raise resource_error(error, str(folder)) from error
+        raise convert_os_error(error, str(folder)) from error
     shutil.rmtree(trash, ignore_errors=True)
 
 

@@ -25,10 +25,10 @@ from labelkit.errors import (
     CheckpointError,
     CheckpointMismatch,
     ConfigError,
+    convert_os_error,
     output_exists_error,
-    resource_error,
 )
-from labelkit.files import check_keys, open_regular, read_bytes, read_json_object
+from labelkit.files import check_keys, open_regular_file, read_bytes, read_json_object
 from labelkit.store.commit import commit_bytes, commit_json, try_lock
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
@@ -95,7 +95,7 @@ class RunDir:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._take_lock()
         except OSError as error:
-            raise resource_error(error, str(self.path)) from error
+            raise convert_os_error(error, str(self.path)) from error
 
     def begin(self, method: str, options: Mapping[str, Any]) -> None:
         """Start a new run: remove the files of an overwritten run and write the options."""
@@ -103,7 +103,7 @@ class RunDir:
             try:
                 self._clear()
             except OSError as error:
-                raise resource_error(error, str(self.path)) from error
+                raise convert_os_error(error, str(self.path)) from error
             self._begun = True
             self.extend(method, options)
 
@@ -174,7 +174,7 @@ class RunDir:
             self._metrics.write(json.dumps(_plain(record), separators=(",", ":")).encode() + b"\n")
             self._metrics.flush()
         except OSError as error:
-            raise resource_error(error, str(self.path / METRICS)) from error
+            raise convert_os_error(error, str(self.path / METRICS)) from error
 
     def metrics_length(self) -> int:
         """Sync ``metrics.jsonl`` to disk and return its length in bytes."""
@@ -210,7 +210,7 @@ def is_file_of_run(path: Path) -> bool:
 def _is_run(folder: Path) -> bool:
     # other folders may also have a config.yaml
     try:
-        with open_regular(folder / CONFIG) as file:
+        with open_regular_file(folder / CONFIG) as file:
             return file.readline().startswith(_COMMAND.encode())
     except (FileNotFoundError, NotADirectoryError):
         return False

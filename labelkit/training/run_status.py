@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labelkit.errors import CheckpointDamaged, CheckpointError, resource_error
-from labelkit.files import NotRegularFileError, open_regular, parse_json, read_json, sha256_file
+from labelkit.errors import CheckpointDamaged, CheckpointError, convert_os_error
+from labelkit.files import NotRegularFileError, open_regular_file, parse_json, read_json, sha256_file
 from labelkit.store.commit import is_locked
 from labelkit.training.checkpoint import STATE, file_faults, read_pointer, read_state
 from labelkit.training.run_dir import CONFIG, LOCK, METRICS, SPLIT, SUMMARY, read_run_config, read_split
@@ -76,7 +76,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
     except NotRegularFileError:
         status.faults.append(CheckpointDamaged(str(run / METRICS), "is not a regular file", _RESTORE))
     except OSError as error:
-        raise resource_error(error, str(run)) from error
+        raise convert_os_error(error, str(run)) from error
     add_checkpoints(run / "checkpoints", status, report)
     longest = max((found.state.get("metrics_bytes", 0) for found in status.checkpoints if not found.faults), default=0)
     if status.metrics_bytes < longest:
@@ -126,7 +126,7 @@ def _read_metrics(path: Path, status: TrainingStatus) -> None:
     """Read the last complete line; a killed run may leave an incomplete one, which is dropped when resuming."""
     if not path.exists():
         return
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         status.metrics_bytes = file.seek(0, 2)
         file.seek(max(0, status.metrics_bytes - _TAIL_BYTES))
         lines = file.read().split(b"\n")[:-1]

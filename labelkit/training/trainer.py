@@ -18,7 +18,7 @@ from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.views.spec import Normalize
-from labelkit.data.workers import count_workers
+from labelkit.data.workers import get_num_workers
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.weights.files import fingerprint
@@ -143,7 +143,7 @@ class Trainer:
         pixels = sum(side**2 for side in sides) + 2 * self.method.eval_view().size ** 2
         batch_bytes = config.batch_size // self.runtime.world_size * self.bank.dataset.in_channels * pixels
         images = 0 if self.bank.in_memory else len(self.bank.rows)
-        workers = count_workers(config.num_workers, images, batch_bytes, self.message)
+        workers = get_num_workers(config.num_workers, images, batch_bytes, self.message)
         return config.model_copy(update={"num_workers": workers})
 
     def use_cached_views(self, views: CachedViewBank) -> None:
@@ -515,7 +515,7 @@ class Trainer:
         size = settings.batch_size or self._pass_size
         for start in range(self.runtime.rank * size, len(rows), self.runtime.world_size * size):
             some = rows[start : start + size]
-            yield self.cached_views.unaugmented(some), some
+            yield self.cached_views.get_unaugmented(some), some
 
     @property
     def _pass_size(self) -> int:

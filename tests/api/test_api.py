@@ -16,7 +16,7 @@ from labelkit.api.stub import STUB, render_stub
 from labelkit.cli.main import main
 from labelkit.commands.common.results import CommandResult
 from labelkit.commands.table import all_commands
-from labelkit.data.exit_with_parent import without_main_module
+from labelkit.data.exit_with_parent import hide_main_module
 from labelkit.errors import ConfigError, GateError
 from labelkit.progress import current_progress
 
@@ -39,7 +39,7 @@ def function_of(words: tuple[str, ...]) -> object:
 
 def test_processes_do_not_run_the_script_again() -> None:
     main_module = sys.modules["__main__"]
-    with without_main_module():
+    with hide_main_module():
         assert not {"init_main_from_name", "init_main_from_path"} & set(get_preparation_data("worker"))
     assert sys.modules["__main__"] is main_module
 

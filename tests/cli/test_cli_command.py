@@ -65,7 +65,7 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "sieve").mkdir(parents=True)
     (folder / "sieve" / "digits.yaml").write_text("# labelkit train sieve\nnum_clusters: 12\nlr: 0.5\n")
     (folder / "sieve" / "cub.yaml").write_text("# labelkit train sieve --dataset cub\nnum_clusters: 200\n")
-    monkeypatch.setattr("labelkit.options.presets.shipped_presets", lambda: folder)
+    monkeypatch.setattr("labelkit.options.presets.find_bundled_presets", lambda: folder)
     return folder
 
 
@@ -99,7 +99,7 @@ def run(presets: Path, seen: list[SieveConfig]) -> Run:
 
 def stage_command(config_class: type[BaseConfig], stage: Callable[[Any], CommandResult | None]) -> Any:
     command: Any = SimpleNamespace(
-        config_class=lambda: config_class,
+        load_config_class=lambda: config_class,
         run=lambda config: (stage(config) or CommandResult({}), None),
         help=inspect.getdoc(stage) or "",
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from labelkit.cli.console import (
     OutputOptions,
-    current_output_options,
+    current_output,
     dump_json,
     escape_controls,
     format_cell,
@@ -48,7 +48,7 @@ def test_programs_get_one_strict_json_object(capsys: pytest.CaptureFixture[str])
     with use_output_options(OutputOptions(json=True)):
         print_result(CommandResult({"rows": 3}))
     assert json.loads(capsys.readouterr().out) == {"rows": 3}
-    assert current_output_options() == OutputOptions()
+    assert current_output() == OutputOptions()
 
 
 def test_other_ranks_print_errors_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

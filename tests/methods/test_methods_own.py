@@ -12,7 +12,7 @@ from labelkit.errors import ConfigError, OutputExistsError, StoreError
 from labelkit.methods.own import import_own_methods
 from labelkit.methods.registry import METHODS, compute_method_digest
 from labelkit.methods.spec import MethodSpec
-from labelkit.options.presets import available_presets
+from labelkit.options.presets import list_presets
 from labelkit.pipelines import own_code
 from labelkit.pipelines.reproduce import running
 from tests.short_runs import short_run
@@ -131,7 +131,7 @@ def test_a_module_that_no_step_calls_is_named(tmp_path: Path) -> None:
 def test_it_has_the_presets_of_the_method_that_it_extends() -> None:
     found, sources = import_own_methods(str(EXAMPLE), METHODS)
 
-    assert available_presets(found["smooth"].config) == available_presets(METHODS["softmax"].config)
+    assert list_presets(found["smooth"].config) == list_presets(METHODS["softmax"].config)
     assert (sources["smooth"].name, sources["smooth"].path) == ("own_method.py", EXAMPLE)
     assert compute_method_digest("softmax") is None
 

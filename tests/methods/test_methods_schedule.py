@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from labelkit.methods.few_labels.recipe import learning_rate, teacher_decay
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.training.method import TrainState
 from tests.tiers import quick_every
 
 
 def test_mean_teacher_ramps_up_and_down() -> None:
-    config = resolve(METHODS["mean-teacher"].config, preset="cifar10").config
+    config = resolve_config(METHODS["mean-teacher"].config, preset="cifar10").config
     rate, moments = learning_rate(config, config.steps, config.lr)
     decay = teacher_decay(config, config.steps)
     # ramps of 40,005 of 150,000 steps and of the last 25,005; the average is one of all steps at first

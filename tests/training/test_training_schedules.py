@@ -3,7 +3,14 @@ from typing import Any
 
 import pytest
 from labelkit.options.training import TrainConfig
-from labelkit.training.schedules import adam_betas, compute_max_decay, ema_decay, phase_lr, scheduled_lr, sigmoid_ramp
+from labelkit.training.schedules import (
+    adam_betas,
+    compute_max_decay,
+    ema_decay,
+    phase_lr,
+    scheduled_lr,
+    sigmoid_ramp,
+)
 
 
 def rates(times: list[float], **options: Any) -> list[float]:

@@ -52,7 +52,7 @@ def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: 
         problem = f"{config.index} has {len(rows)} images, but exact assignment supports at most {_EXACT_MAX_ROWS}"
         raise ConfigError("--exact-balance", problem, "Remove --exact-balance, or choose a --split with fewer images.")
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
-    features = load_rows_within_memory_limit(config, store, rows, unit=True)
+    features = load_rows_within_memory_limit(config, store, rows, normalize=True)
     check_nonzero_embeddings(store, rows, features)
     generator = keyed_generator(config.seed, "cluster")
     clustering = spherical_kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits)

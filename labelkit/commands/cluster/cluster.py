@@ -26,11 +26,11 @@ from labelkit.commands.cluster.options import (
 from labelkit.commands.common.apply import apply_to_rows, check_ray_cluster
 from labelkit.commands.common.embeddings import (
     check_nonzero_embeddings,
+    find_split_rows,
     find_zero_embeddings,
     load_rows_within_memory_limit,
     max_block_bytes,
     normalize_embeddings,
-    split_rows,
 )
 from labelkit.commands.common.labels import UsableLabels, build_labeled_mask, check_label_agreement, read_usable_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table
@@ -67,7 +67,7 @@ def cluster_store(config: ClusterConfig) -> CommandResult:
             problem = "clusters of patches cannot keep the ids of an earlier run"
             raise ConfigError("--previous", problem, "Remove --previous.")
         return _cluster_patches(config, store)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     if config.num_clusters > len(rows):
         problem = f"{config.num_clusters} clusters are too many for {len(rows)} images in {config.index}"
         raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
@@ -154,7 +154,7 @@ def _write_groups(
 def _cluster_rows(
     config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None
 ) -> ClusteringOutput:
-    features = load_rows_within_memory_limit(config, store, rows, unit=bool(getattr(config, "normalize", False)))
+    features = load_rows_within_memory_limit(config, store, rows, normalize=bool(getattr(config, "normalize", False)))
     options = _kmeans_options(config, "cluster")
     if isinstance(config, ProcessesConfig):
         features.spread = partial(apply_to_rows, config=config, name="assigning images")
@@ -217,7 +217,7 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
 def _cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> CommandResult:
     """Cluster the patches of a store: fit centroids on a random sample, then assign all patches block by block."""
     patches = open_patches(store)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     algorithm = config.command[1]
     name = config.result or f"{algorithm}-patches"
     params = _check_result(config, store, name, "patch_clusters")
@@ -256,7 +256,7 @@ def _run_on_patches(
     found = group(sample, config.num_clusters, **_kmeans_options(config, "cluster patches"))
     # nearest centroids; -1 for patches of other images, and zero patches if spherical
     ids = [np.zeros(0, np.int32)]
-    for block in patches.blocks(max_block_bytes(config, _BLOCK_BYTES)):
+    for block in patches.iterate_blocks(max_block_bytes(config, _BLOCK_BYTES)):
         wanted, features = chosen[block.image_rows], np.asarray(block.features, dtype=np.float32)
         if is_spherical:
             wanted &= ~find_zero_embeddings(features)
@@ -275,7 +275,7 @@ def _sample_patches(patches: PatchSet, chosen: NDArray[np.bool_], seed: int) -> 
         drawn = keyed_generator(seed, "sample of patches").choice(len(numbers), _MAX_PATCHES, replace=False)
         numbers = numbers[np.sort(drawn)]
     taken = [np.zeros((0, patches.dim), np.float32)]
-    for block in patches.blocks():
+    for block in patches.iterate_blocks():
         low, high = np.searchsorted(numbers, (block.start, block.start + len(block.features)))
         taken.append(block.features[numbers[low:high] - block.start].astype(np.float32))
     return np.concatenate(taken)

@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from labelkit.algorithms.row_blocks import StoredRows, rows_per_block
 from labelkit.cache import cache_files, read_arrays, write_arrays
-from labelkit.data.exit_with_parent import exit_with_parent, without_main_module
+from labelkit.data.exit_with_parent import exit_with_parent, hide_main_module
 from labelkit.errors import ConfigError, LabelkitError, ResourceError
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
@@ -173,7 +173,7 @@ def _run_in_processes(
             count, mp_context=context, initializer=_initialize_process, initargs=(numbers, processes, gpus)
         )
         try:
-            with without_main_module():
+            with hide_main_module():
                 futures = {pool.submit(function, item): item for item in left}
             for future in as_completed(futures):
                 result = future.result()

@@ -7,7 +7,7 @@ from typing import Any
 from labelkit.commands.common.results import CommandResult, Table
 from labelkit.errors import ConfigError, GateError, LabelkitError
 from labelkit.options.base import closest_name
-from labelkit.options.gate import GateConfig, parse_limits, score_direction
+from labelkit.options.gate import GateConfig, get_score_direction, parse_limits
 
 _NAMED_BY = ("result", "split", "classes")
 """Keys that identify an entry of ``scores``; their values, joined by ``/``, form the prefix of a score's full name."""
@@ -18,11 +18,11 @@ def collect_scores_by_name(values: Mapping[str, object]) -> dict[str, float | No
 
     Several seeds are represented by their mean. Values for individual classes, bins and the like are not included.
     """
-    found = {name: value for name, value in _numbers(values) if score_direction(name)}
+    found = {name: value for name, value in _numbers(values) if get_score_direction(name)}
     entries = values.get("scores")
     for entry in entries if isinstance(entries, list) else []:
         label = "/".join(str(entry[key]) for key in _NAMED_BY if key in entry)
-        found |= {f"{label}/{name}": value for name, value in _numbers(entry) if score_direction(name)}
+        found |= {f"{label}/{name}": value for name, value in _numbers(entry) if get_score_direction(name)}
     return found
 
 
@@ -55,7 +55,7 @@ def find_matching_scores(partial_name: str, scores: Mapping[str, float | None]) 
 
 
 def check_score_limits(config: GateConfig, result: CommandResult) -> tuple[CommandResult, LabelkitError | None]:
-    """Check scores against the limits; return the result with the verdict, and an error or ``None``.
+    """Check scores against the limits; return the result with the outcome added, and an error or ``None``.
 
     The error is a ``GateError`` if a limit is not met, or a ``ConfigError`` if there is no score with a given name.
     """

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from labelkit.data.center_crop import resized_side
+from labelkit.data.center_crop import compute_resized_side
 from labelkit.errors import CheckpointError, CheckpointMismatch
 from labelkit.models.backbones.registry import list_backbones
 from labelkit.models.inference import InferenceNetwork
@@ -77,7 +77,7 @@ def report_loaded_weights(network: InferenceNetwork) -> None:
         like = f"{name}.{tag}" if tag else name
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
         text += f"; images are preprocessed as for {like} (resized to "
-        text += f"{resized_side(spec.size, spec.resize_ratio)}, cropped to {spec.size}; mean {mean}; std {std})"
+        text += f"{compute_resized_side(spec.size, spec.resize_ratio)}, cropped to {spec.size}; mean {mean}; std {std})"
         parts = {part for tensor in (report.prefix, *report.unexpected) for part in tensor.split(".")}
         dino = list_backbones(f"{name}.*dino") if parts & {"teacher", "student"} else []
         text += f"; for DINO's preprocessing, pass --backbone {dino[0]}" if dino else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelkit.commands.common.images.read import find_image_folder
-from labelkit.data.path_rule import SHOWN, escape_path, find_paths, similar_path_hint
+from labelkit.data.path_rule import SHOWN, escape_path, match_paths, similar_path_hint
 from labelkit.data.tables import read_label_csv, read_paths_and_labels
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.progress import current_progress
@@ -105,14 +105,14 @@ def read_csv_labels(
 def find_images_by_path(
     path: Path, texts: Iterable[str], images: LabelFileImages, show_message: Callable[[str], None] = lambda text: None
 ) -> tuple[dict[str, int], list[str]]:
-    """Find the images that the paths in a CSV file refer to; see :func:`labelkit.data.path_rule.find_paths`.
+    """Find the images that the paths in a CSV file refer to; see :func:`labelkit.data.path_rule.match_paths`.
 
     Raises:
         DatasetError: a path is ambiguous.
     """
     spellings = {escape_name(name): place for place, name in enumerate(images.sample_ids) if needs_escape(name)}
-    return find_paths(
-        texts, images.sample_ids, table=path, root=images.root, spellings=spellings, show_message=show_message
+    return match_paths(
+        texts, images.sample_ids, table=path, root=images.root, other_spellings=spellings, show_message=show_message
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.label_files import LabelFileImages, find_labels_result, read_csv_labels
-from labelkit.data.datasets import ImageDataset, natural_key
+from labelkit.data.datasets import ImageDataset, natural_sort_key
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError
@@ -244,9 +244,9 @@ def find_misspelled_class(name: str, known: Iterable[str]) -> str | None:
 def encode_labels(
     texts: dict[int, str], class_names: tuple[str, ...], length: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Convert class names to class indices, appending new classes in natural order."""
+    """Convert class names to class indices (n,), and append classes not in ``class_names`` in natural order."""
     texts = match_known_spelling(texts, class_names)
-    names = (*class_names, *sorted(set(texts.values()) - set(class_names), key=natural_key))
+    names = (*class_names, *sorted(set(texts.values()) - set(class_names), key=natural_sort_key))
     number = {name: label for label, name in enumerate(names)}
     labels = np.full(length, -1, dtype=np.int64)
     labels[list(texts)] = [number[text] for text in texts.values()]

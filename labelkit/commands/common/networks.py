@@ -40,11 +40,11 @@ from labelkit.models.weights.published import (
     find_best_available_backbone,
     find_recorded_weights,
 )
-from labelkit.options.base import equals_constant, format_value, retired_options
+from labelkit.options.base import equals_constant, format_value, list_retired_options
 from labelkit.options.model import ModelConfig
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
-from labelkit.store.embeddings import ModelIdentity, label_keys
+from labelkit.store.embeddings import ModelIdentity, encode_image_set
 from labelkit.store.patches import ImagePatches
 from labelkit.training.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
 from labelkit.training.compute_device import compute_device, default_batch_size
@@ -84,8 +84,8 @@ class EmbeddingNetwork:
     weights: str = ""
     trained_labels: str = ""
 
-    def loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
-        """Return a data loader with the network's preprocessing; for the options, see ``EvalLoader``."""
+    def build_loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
+        """Build a data loader with the network's preprocessing; for the options, see ``EvalLoader``."""
         norm = Normalize(self.network.input_spec.mean, self.network.input_spec.std)
         return EvalLoader(images, self.view, batch_size=batch_size, normalize=norm, channels=self.channels, **options)
 
@@ -138,7 +138,7 @@ def encode_trained_labels(saved: Mapping[str, Any]) -> str:
     """Encode which images' labels a run was trained on, in the format of ``ModelIdentity.trained_labels``."""
     known = saved.get("trained_labels")
     # earlier versions wrote only names
-    return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
+    return known if isinstance(known, str) else encode_image_set(saved["split"]["labeled"], None)
 
 
 def read_trained_labels(weights: Path) -> str:
@@ -150,7 +150,7 @@ def read_trained_labels(weights: Path) -> str:
 
 
 def collect_numerics_settings(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
-    """Return the settings that affect embeddings by rounding errors, such as precision and device."""
+    """Return the settings that affect the rounding errors of embeddings, such as precision and device."""
     return {
         "compute": precision,
         "device": runtime.device.type,
@@ -300,7 +300,7 @@ def load_run(checkpoint: Path) -> TrainedRun:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore the file.") from error
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
-    retired = retired_options(spec.config)
+    retired = list_retired_options(spec.config)
     ignored = [
         f"{key} {format_value(value)} (now always {format_value(retired[key])})"
         for key, value in options.items()
@@ -463,11 +463,11 @@ def embed_queries(
     kept: list[NDArray[np.int64]] = []
     bad: list[tuple[int, str]] = []
     with torch.inference_mode(), current_progress().task("embed", total=len(queries)) as task:
-        for batch in model.loader(queries, default_batch_size(place), device=place):
+        for batch in model.build_loader(queries, default_batch_size(place), device=place):
             task.advance(len(batch.rows))
             bad.extend(batch.bad)
-            embedded.append(network.embed(batch.images).float().cpu().numpy()[batch.readable])
-            kept.append(batch.rows[batch.readable])
+            embedded.append(network.embed(batch.images).float().cpu().numpy()[batch.readable_positions])
+            kept.append(batch.rows[batch.readable_positions])
     return np.concatenate(embedded), np.concatenate(kept), bad
 
 
@@ -481,7 +481,7 @@ def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: 
     """
     place = compute_device(device)
     network = model.network.to(place)
-    batch = next(iter(model.loader(query, 1, device=place, identify=True)))
+    batch = next(iter(model.build_loader(query, 1, device=place, identify=True)))
     if batch.bad:
         raise DatasetError(query.name, f"cannot be read as an image: {batch.bad[0][1]}", "Pass a JPEG or PNG file.")
     assert batch.crops is not None

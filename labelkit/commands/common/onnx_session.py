@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.cache import cache_folder
-from labelkit.data.center_crop import center_boxes, crop_and_resize_pixels, resized_side
+from labelkit.data.center_crop import compute_center_boxes, compute_resized_side, crop_and_resize_pixels
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError, Channels
 from labelkit.files import read_record, sha256_file
@@ -59,7 +59,7 @@ def get_onnx_runtime_version() -> str:
 
 
 def get_onnx_cache_path(model: ModelIdentity) -> Path:
-    """Return the path of a network in the ONNX cache, which depends on its weights and preprocessing."""
+    """Return a network's path in the ONNX cache, derived from weights and preprocessing; its record is next to it."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
     return cache_folder() / "onnx" / f"{hashlib.sha256(canonical_json(parts).encode()).hexdigest()}.onnx"
 
@@ -123,8 +123,8 @@ def preprocess_image(images: ImageDataset, row: int, record: dict[str, Any]) -> 
     size, channels = int(record["size"]), int(record["channels"])
     kind: Channels = 1 if channels == 1 else 3
     pixels, _ = images.source.read(row).decode_reduced(kind)
-    side = resized_side(size, float(record["resize_ratio"]))
-    box = center_boxes(size, side, [pixels.shape[0]], [pixels.shape[1]])[0]
+    side = compute_resized_side(size, float(record["resize_ratio"]))
+    box = compute_center_boxes(size, side, [pixels.shape[0]], [pixels.shape[1]])[0]
     resized = crop_and_resize_pixels(
         pixels, box, size, "bilinear" if record["interpolation"] == "bilinear" else "bicubic"
     )

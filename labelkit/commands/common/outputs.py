@@ -19,7 +19,7 @@ from labelkit.errors import (
     VersionError,
     output_exists_error,
 )
-from labelkit.files import decode_table, missing_store_remedy, open_regular
+from labelkit.files import decode_table, missing_store_remedy, open_regular_file
 from labelkit.options.base import BaseConfig, command_line_name, read_field_extra
 from labelkit.options.data import DataConfig
 from labelkit.store.schema import SIGNATURE
@@ -45,14 +45,14 @@ _KIND_NAMES = {
     "export": "an export",
 }
 OUTPUT_KINDS = frozenset({*_KIND_NAMES, "folder"})
-"""Values of ``makes`` for output options; see ``labelkit.options.base.panel``."""
+"""Values of ``makes`` for output options; see ``labelkit.options.base.field_factory``."""
 
 _CHECKED_BY_COMMAND = ("datasets", "status")
 """Commands that check their inputs themselves."""
 
 
 def check_inputs(config: BaseConfig) -> None:
-    """Check that stores, runs and datasets exist, before any work and before importing PyTorch.
+    """Check that the stores, runs and datasets passed as options exist, before any work and before importing PyTorch.
 
     Commands repeat these checks in more detail, since they can also be called directly.
 
@@ -146,7 +146,7 @@ def _check_replaced(config: BaseConfig, path: Path, makes: str, option: str) -> 
 
 def _is_earlier_output(path: Path, makes: str) -> bool:
     """Return whether a file looks like an earlier output of this kind, judging by its first bytes."""
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         head = file.read(_HEAD_BYTES)
     if not head:
         return True
@@ -157,7 +157,7 @@ def _is_earlier_output(path: Path, makes: str) -> bool:
     if makes == "png":
         return f"Software\0{PNG_MARK}".encode() in head
     try:
-        text = decode_table(head, cut=True)
+        text = decode_table(head, truncated=True)
     except UnicodeDecodeError:
         return False
     line = text.lstrip().partition("\n")[0].strip()
@@ -171,10 +171,10 @@ def _is_earlier_output(path: Path, makes: str) -> bool:
 
 def _is_format(path: Path, wanted: str) -> bool:
     """Return whether an HDF5 file has the expected format, or is too damaged to tell."""
-    from labelkit.store.reader import open_file  # imports NumPy
+    from labelkit.store.reader import open_checked_file  # imports NumPy
 
     try:
-        with open_file(path, None) as checked:
+        with open_checked_file(path, None) as checked:
             return bool(checked.attributes[""]["format"] == wanted)
     except (Damaged, VersionError):
         return True

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.keyed_random import KeyedRNG, keyed_generator
 from labelkit.data.loaders import EvalBatch
-from labelkit.data.views.boxes import crop_boxes
+from labelkit.data.views.boxes import draw_crop_boxes
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
@@ -61,7 +61,7 @@ def compute_view_regions(image_sizes: NDArray[np.integer], view: ViewSpec) -> ND
     ``image_sizes`` (m, 2) are heights and widths. The patch grid covers exactly this region.
     """
     heights, widths = image_sizes[:, 0], image_sizes[:, 1]
-    return crop_boxes(view, heights, widths, KeyedRNG(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
+    return draw_crop_boxes(view, heights, widths, KeyedRNG(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
 
 
 def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -69,8 +69,10 @@ def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.i
     cells = plan.grid[0] * plan.grid[1]
     if plan.per_image is None:
         return np.tile(np.arange(cells), (len(rows), 1))
-    drawn = [keyed_generator(plan.seed, "patches", epoch=int(row)).permutation(cells)[: plan.count] for row in rows]
-    return np.sort(np.array(drawn, dtype=np.int64).reshape(len(rows), plan.count), axis=1)
+    drawn = [
+        keyed_generator(plan.seed, "patches", epoch=int(row)).permutation(cells)[: plan.num_patches] for row in rows
+    ]
+    return np.sort(np.array(drawn, dtype=np.int64).reshape(len(rows), plan.num_patches), axis=1)
 
 
 class PatchCollector:
@@ -81,8 +83,8 @@ class PatchCollector:
         self._pieces = run.chunks_of_part(part)
         self._batches: list[tuple[Any, ...]] = []
 
-    def add(self, batch: EvalBatch, readable: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:
-        """Add the patch features (b, rows, cols, d) of a batch, of which images ``readable`` (m,) could be read.
+    def add(self, batch: EvalBatch, keep: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:
+        """Add the patch features (b, rows, cols, d) of a batch, of which images ``keep`` (m,) could be read.
 
         If the batch completes the current chunk, write it.
 
@@ -91,9 +93,9 @@ class PatchCollector:
             ResourceError: writing failed, for example because the disk is full.
         """
         plan = self._run.plan
-        rows = np.asarray(batch.rows, dtype=np.int64)[readable]
+        rows = np.asarray(batch.rows, dtype=np.int64)[keep]
         chosen = sample_patch_cells(plan, rows)
-        flat = maps.flatten(1, 2).cpu()[torch.from_numpy(readable)]
+        flat = maps.flatten(1, 2).cpu()[torch.from_numpy(keep)]
         if not bool(torch.isfinite(flat).all()):
             raise DivergenceError(
                 f"{where} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
@@ -107,12 +109,10 @@ class PatchCollector:
         features = flat.float() if plan.dtype == "float32" or overflows else flat.half()
         assert batch.crops is not None
         cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.samples_cells else None
-        self._batches.append(
-            (rows, features.numpy(), cells, compute_view_regions(batch.crops.sizes[readable], self._view))
-        )
-        if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][2]:
+        self._batches.append((rows, features.numpy(), cells, compute_view_regions(batch.crops.sizes[keep], self._view)))
+        if int(batch.rows[-1]) + 1 == plan.chunks[self._pieces[0]][2]:
             joined_rows, values, places, regions = zip(*self._batches, strict=True)
             joined = None if cells is None else np.concatenate(places)
             piece = np.concatenate(joined_rows), np.concatenate(values), joined, np.concatenate(regions)
             self._batches = []
-            self._run.write_piece(self._pieces.pop(0), *piece)
+            self._run.write_chunk(self._pieces.pop(0), *piece)

@@ -37,7 +37,6 @@ class Table:
         return cls(title, list(row), [list(row.values())])
 
     def __post_init__(self) -> None:
-        """Check that each row has one cell per column."""
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(

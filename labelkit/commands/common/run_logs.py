@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import CheckpointError
-from labelkit.files import parse_object, read_bytes
+from labelkit.files import parse_json_object, read_bytes
 from labelkit.training.run_dir import METRICS, read_run_config
 
 _CLOCK = ("epoch", "step", "kind")
@@ -79,7 +79,7 @@ def read_metric_log(folder: Path, name: str) -> LoggedMetrics:
 
 def _parse_record(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        record = parse_object(line, {"epoch": int, "step": int})
+        record = parse_json_object(line, {"epoch": int, "step": int})
         if not all(value is None or isinstance(value, int | float) for key, value in record.items() if key != "kind"):
             raise ValueError("contains text instead of a number")
     except ValueError as error:

@@ -15,7 +15,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.registry import load_dataset
 from labelkit.data.tables import is_folder
 from labelkit.errors import ConfigError, DatasetError, Mismatch
-from labelkit.files import open_regular
+from labelkit.files import open_regular_file
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.schema import SIGNATURE
@@ -57,7 +57,7 @@ def is_store(path: Path) -> bool:
     try:
         if not path.is_file():
             return False
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
     except OSError:
         return False

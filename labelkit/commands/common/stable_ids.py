@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
 from labelkit.errors import StoreError
-from labelkit.options.shared import PreviousOption
+from labelkit.options.shared import PreviousOptions
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, read_result
@@ -167,7 +167,7 @@ def match_groups(
     return earlier
 
 
-def read_previous_groups(config: PreviousOption, default_result: str) -> StoredGroups | None:
+def read_previous_groups(config: PreviousOptions, default_result: str) -> StoredGroups | None:
     """Read the groups of ``--previous``, by default from the result of the same name; ``None`` if it is not set.
 
     Raises:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import Result, list_results, newest_name, read_result
+from labelkit.store.results import Result, find_newest_name, list_results, read_result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
 """Names of the values in the result's array ``decisions``; given: has a label; left out: not in the grouping."""
@@ -48,13 +48,13 @@ class StoredPredictions:
         return round(float(self.expected[np.isin(self.kinds, list(kinds))].sum()))
 
 
-def read_answer_result(store: EmbeddingStore, name: str | None) -> Result:
+def read_answer(store: EmbeddingStore, name: str | None) -> Result:
     """Read a result of ``discover answer``, by default the newest one.
 
     Raises:
         StoreError: the result does not exist, or does not contain predictions.
     """
-    result = read_result(store, name or newest_name(list_results(store), "answer"))
+    result = read_result(store, name or find_newest_name(list_results(store), "answer"))
     if result.kind != "answers":
         problem = f"contains {result.kind} (from {result.stage}), not predictions"
         raise StoreError(result.where, problem, "Pass a result of `labelkit discover answer` as --answer.")
@@ -67,9 +67,9 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
     Predictions below ``min_confidence`` are unsure; the default is the limit with which the result was created.
     """
     arrays = result.arrays
-    ids, names = _group_ids(result), get_group_names(result)
+    ids, names = _group_ids(result), group_names(result)
     labels = [names[group] if group >= 0 else "" for group in ids.tolist()]
-    kinds = np.where(new_group_mask(result)[ids], "new", "known").astype("<U8")
+    kinds = np.where(is_new_group(result)[ids], "new", "known").astype("<U8")
     if "decisions" not in arrays:
         given = np.asarray(arrays["labeled"], dtype=bool) if "labeled" in arrays else np.zeros(len(ids), dtype=bool)
         kinds[given] = "given"
@@ -103,15 +103,15 @@ def read_correctness_probabilities(result: Result) -> NDArray[np.float64] | None
     return None if expected is None else np.asarray(expected, dtype=np.float64)
 
 
-def get_group_names(result: Result) -> list[str]:
+def group_names(result: Result) -> list[str]:
     """Return the names of the groups in a result, or their numbers if they have no names."""
     count = int(_group_ids(result).max(initial=-1)) + 1
     return list(result.arrays["names"]) if "names" in result.arrays else [str(group) for group in range(count)]
 
 
-def new_group_mask(result: Result) -> NDArray[np.bool_]:
+def is_new_group(result: Result) -> NDArray[np.bool_]:
     """Return a mask (k,) of the groups in a result that are new, i.e. not labeled classes."""
-    return np.asarray(result.arrays.get("new_classes", np.ones(len(get_group_names(result)))), dtype=bool)
+    return np.asarray(result.arrays.get("new_classes", np.ones(len(group_names(result)))), dtype=bool)
 
 
 def _group_ids(result: Result) -> NDArray[np.int64]:

@@ -7,8 +7,8 @@ from typing import Literal
 
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.datasets.options import DatasetsConfig
-from labelkit.data.named.benchmark_classes import benchmark_classes
-from labelkit.data.named.layouts import DatasetSpec, compare_counts
+from labelkit.data.named.benchmark_classes import read_benchmark_classes
+from labelkit.data.named.layouts import DatasetSpec, describe_counts
 from labelkit.data.registry import DATASETS
 from labelkit.errors import ConfigError, DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.progress import current_progress
@@ -44,7 +44,7 @@ def count_dataset_files(spec: DatasetSpec, data_root: Path) -> Inventory:
     found = {name: int((dataset.splits == i).sum()) for i, name in enumerate(dataset.split_names)}
     problems = []
     if not all(count.matches_published_count(found.get(split, 0)) for split, count in spec.num_images.items()):
-        problems.append(compare_counts(found, spec.num_images))
+        problems.append(describe_counts(found, spec.num_images))
     classes = (dataset.class_names, dataset.mask_classes, dataset.object_classes)
     for (key, (what, expected)), names in zip(_list_class_counts(spec).items(), classes, strict=True):
         found[key] = len(names)
@@ -98,7 +98,7 @@ def describe_registered_datasets(config: DatasetsConfig) -> CommandResult:
 
 
 def _build_record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
-    classes = benchmark_classes(spec.name) if spec.num_classes else None
+    classes = read_benchmark_classes(spec.name) if spec.num_classes else None
     fault = inventory.fault
     return {
         "name": spec.name,
@@ -156,7 +156,7 @@ def _build_detail_table(spec: DatasetSpec, inventory: Inventory) -> Table:
         ("license", None, spec.license),
     ]
     if spec.num_classes:
-        classes = benchmark_classes(spec.name)
+        classes = read_benchmark_classes(spec.name)
         halves = f"{len(classes.old_classes)} and {len(classes.new_classes)}"
         rows.append(("old and new classes", halves, classes.source))
     return Table(spec.name, ("what", "expected", "found"), rows)

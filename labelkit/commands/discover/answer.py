@@ -19,7 +19,7 @@ from labelkit.algorithms.confidences import Confidences, concatenate, confidence
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.apply import apply_to_rows, check_ray_cluster
-from labelkit.commands.common.embeddings import stored_rows
+from labelkit.commands.common.embeddings import load_rows
 from labelkit.commands.common.labels import (
     UsableLabels,
     build_labeled_mask,
@@ -177,7 +177,7 @@ def _answer_all(
         progress.warning(f"only {used:,} of {known:,} labels are used, to limit time and memory")
     # square roots of these features and of those of the grouping have already been taken
     rule = replace(answers.rule, square_roots=False)
-    source = stored_rows(store, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)
+    source = load_rows(store, read.rows[others], square_root=read.grouping.square_roots, in_blocks=True)
     numbers = store.dim + 8 * len(rule.class_of_group)
     predict = partial(_predict, rule, read.grouping.features, answers.calibration.likeliest, numbers)
     name = "images predicted from the others"
@@ -315,7 +315,6 @@ def _given_labels(
 def _warn_of_limitations(
     answers: _Predictions, saw: str, confidence: NDArray[np.float64], decisions: NDArray[np.int64]
 ) -> None:
-    """Warn about limitations that the reported numbers do not show."""
     progress = current_progress()
     if saw == "yes":
         progress.warning(

@@ -88,7 +88,7 @@ class CalibrationEvidence:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted softmax temperatures, with the predictions that they were fitted to.
+    """Fitted temperatures, with the predictions to which they were fitted.
 
     Attributes:
         cautious: temperature for the confidence of a single prediction.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
-from labelkit.commands.common.embeddings import is_nonnegative, split_rows, stored_rows
+from labelkit.commands.common.embeddings import find_split_rows, is_nonnegative, load_rows
 from labelkit.commands.common.labels import (
     UsableLabels,
     build_labeled_mask,
@@ -56,7 +56,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> CommandResult:
         ConfigError: the bounds exclude every number, or there are more classes than rows.
     """
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     given = read_usable_labels(config, store, rows)
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
@@ -66,10 +66,10 @@ def discover_categories(config: DiscoverCategoriesConfig) -> CommandResult:
     earlier = read_previous_groups(config, config.result or "categories")
     # building the hierarchy reads the rows only a few times; k-means reads them until it converges
     in_blocks = config.criterion != "published"
-    features = stored_rows(store, rows, unit=True, in_blocks=in_blocks)
+    features = load_rows(store, rows, normalize=True, in_blocks=in_blocks)
     # square roots improve the hierarchy, but not the test for classes without labels
     roots = in_blocks and is_nonnegative(store)
-    grouped = stored_rows(store, rows, unit=True, roots=True, in_blocks=True) if roots else features
+    grouped = load_rows(store, rows, normalize=True, square_root=True, in_blocks=True) if roots else features
     started = time.monotonic()
     drawn = labels
     if config.previous is not None and config.previous_answers is not None:
@@ -121,7 +121,7 @@ def _check_name(
     check_new_result(store, name, overwrite=config.overwrite, kind="classes", stage=stage, params=params)
 
 
-def discover_head(config: DiscoverHeadConfig) -> CommandResult:
+def classify_by_logits(config: DiscoverHeadConfig) -> CommandResult:
     """Assign each image of a store to the class with the largest of its stored logits.
 
     Raises:

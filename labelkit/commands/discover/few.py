@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import load_finite_embeddings, split_rows
+from labelkit.commands.common.embeddings import find_split_rows, load_finite_embeddings
 from labelkit.commands.common.labels import UsableLabels, read_usable_labels
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.commands.discover.tables import DiscoveredImage, format_discovered_table
-from labelkit.data.splits import ClassLabels, few_labels_split
+from labelkit.data.splits import ClassLabels, make_few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.formatting import percent
 from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, discover_critical
@@ -107,7 +107,7 @@ def _prepare(config: DiscoverFewConfig) -> _Task:
     check_output(config, table_path, "csv", "--csv", "--result")
     stage, params = " ".join(config.command), config.to_yaml_dict(operational=False)
     check_new_result(store, name, overwrite=config.overwrite, kind=RESULT_KIND, stage=stage, params=params)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     given = _given_labels(config, store, rows)
     sizes = np.bincount(given.labels[given.labeled], minlength=len(given.class_names))
     _check_classes(config, given, sizes)
@@ -141,7 +141,6 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels, sizes: NDArra
 
 
 def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
-    """Open another store, and check that it contains the same images."""
     store = open_store(path)
     mine, theirs = set(first.sample_ids), set(store.sample_ids)
     if mine != theirs:
@@ -285,7 +284,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
                 str(store.path), "has no labels to sample", "Embed a dataset with labels, or pass --labels FILE."
             )
         classes = ClassLabels(truth, truth >= 0, len(class_names), class_names)
-        split = few_labels_split(classes, total=config.num_labels, seed=config.label_seed)
+        split = make_few_labels_split(classes, total=config.num_labels, seed=config.label_seed)
         return UsableLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
     if not given.labeled.any():
         raise DatasetError(

@@ -5,22 +5,22 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import OPTION, STORE, panel
+from labelkit.options.base import OPTION, STORE, field_factory
 from labelkit.options.memory import ProcessesConfig
 from labelkit.options.shared import (
     RESULT_NAME,
     AddedLabelsOption,
-    IndexConfig,
+    NamedResultConfig,
     NewClassesOption,
-    PreviousOption,
+    PreviousOptions,
     SplitOption,
     TableOption,
 )
 
-_EARLIER = panel("Earlier predictions", preset=False)
+_EARLIER = field_factory("Earlier predictions", preset=False)
 
 
-class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, NewClassesOption, PreviousOption, IndexConfig):
+class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, NewClassesOption, PreviousOptions, NamedResultConfig):
     """Options for ``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
@@ -65,7 +65,7 @@ class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, NewClassesOption,
         return self
 
 
-class DiscoverHeadConfig(PreviousOption, IndexConfig):
+class DiscoverHeadConfig(PreviousOptions, NamedResultConfig):
     """Options for ``labelkit discover head``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
@@ -75,7 +75,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
     )
 
 
-class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, IndexConfig):
+class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, NamedResultConfig):
     """Options for ``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")

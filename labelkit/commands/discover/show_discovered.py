@@ -11,7 +11,7 @@ from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.discover.few import RESULT_KIND
 from labelkit.commands.discover.few_options import ShowDiscoveredConfig
 from labelkit.commands.discover.tables import DiscoveredImage, read_discovered_table
-from labelkit.data.datasets import ImageDataset, natural_key
+from labelkit.data.datasets import ImageDataset, natural_sort_key
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, NotAStore, StoreError
 from labelkit.progress import current_progress
@@ -88,7 +88,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: Embed
         problem += ", ".join(strangers[:3])
         raise DatasetError(str(config.table), problem, "Pass the store or dataset that the table belongs to.")
     there = {image.label for image in found}
-    order = [*of.class_names, *sorted(there - set(of.class_names), key=natural_key)]
+    order = [*of.class_names, *sorted(there - set(of.class_names), key=natural_sort_key)]
     classes = tuple(name for name in order if name in there)
     if config.classes is not None:
         missing = [name for name in config.classes if name not in there]

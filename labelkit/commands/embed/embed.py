@@ -41,16 +41,16 @@ from labelkit.commands.embed.stored_embeddings import apply_head_to_store, summa
 from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, SelectedSource, select_source
 from labelkit.data.views.recipes import StoredRecipe, stored_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.data.workers import Reader, count_workers
+from labelkit.data.workers import BatchReader, get_num_workers
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
-from labelkit.store.plans import EmbeddingPlan, continue_plan, read_recorded_numerics
-from labelkit.store.schema import VIEWS, name_bytes
-from labelkit.store.writer import shard_borders
+from labelkit.store.plans import EmbeddingPlan, read_recorded_numerics, resume_plan
+from labelkit.store.schema import VIEWS, encode_name
+from labelkit.store.writer import shard_ranges
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.compute_device import default_batch_size
 from labelkit.training.devices import Runtime
@@ -132,7 +132,7 @@ class _EmbeddingJob:
     reused: tuple[EmbeddingStore, ...]
     view: ViewSpec | None
     patch_shape: tuple[int, int, int] | None
-    reader: Reader
+    reader: BatchReader
     quick: OnnxNetwork | None = None
     lost: dict[int, str] = field(default_factory=dict)
 
@@ -203,17 +203,17 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
     if reused:
         plan = plan_reuse(plan, reused, dataset, extend=config.extend is not None)
     # an unfinished run keeps its original list of images; images added since then are ignored
-    plan = continue_plan(config.out, plan)
+    plan = resume_plan(config.out, plan)
     dataset = _restore_listing(dataset, plan)
     pixels = model.view.size**2 + (0 if view is None else plan.num_views * view.size**2)
     source = dataset.source.source if isinstance(dataset.source, SelectedSource) else dataset.source
-    num_workers = count_workers(
+    num_workers = get_num_workers(
         config.num_workers,
         0 if isinstance(source, ArraySource) else len(dataset),  # images in memory need no decoding processes
         plan.batch_size * network.input_spec.channels * pixels,
         current_progress().message,
     )
-    reader = Reader(dataset.source, model.channels, num_workers)
+    reader = BatchReader(dataset.source, model.channels, num_workers)
     return _EmbeddingJob(config, model, dataset, plan, runtime, order, reused, view, shape, reader)
 
 
@@ -291,7 +291,7 @@ def _publish(begun: _StartedRun) -> EmbeddingStore:
     if patches is not None:
         patches.publish(open_store(work.config.out))
     store = open_store(work.config.out)
-    expected = 0 if shards is None else len(shard_borders(store.n, shards))
+    expected = 0 if shards is None else len(shard_ranges(store.n, shards))
     if run.already_done and not run.plan.base_rows and store.num_shards != expected:
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
         current_progress().warning(f"{store.path} already exists {held}; to change this, use `labelkit pack`")
@@ -420,11 +420,11 @@ def _embed_rows(
     views: dict[str, Any] = {}
     if work.view is not None:
         # the random keys of an image depend only on its name
-        digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in work.dataset.sample_ids)
+        digests = b"".join(hashlib.sha256(encode_name(name)).digest()[:8] for name in work.dataset.sample_ids)
         keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
         views = {"more_views": (work.view,) * plan.num_views, "keys": keys, "seed": config.view_seed}
     skipped: list[tuple[int, str]] = []
-    loader = work.model.loader(
+    loader = work.model.build_loader(
         work.dataset,
         plan.batch_size,
         rows=rows,
@@ -435,7 +435,7 @@ def _embed_rows(
         **views,
     )
     for batch in loader if len(rows) else ():
-        crops, keep = batch.crops, batch.readable
+        crops, keep = batch.crops, batch.readable_positions
         assert crops is not None
         skipped.extend(batch.bad)
         work.lost.update(crops.lost)
@@ -499,7 +499,7 @@ def _describe_plan(work: _EmbeddingJob) -> CommandResult:
     }
     if shape is not None:
         patches = plan_patches(config, model.network, plan, shape)
-        values["patches"] = f"{patches.count} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
+        values["patches"] = f"{patches.num_patches} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
         values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
     rows_shown: list[list[Cell]] = [[key, str(value)] for key, value in values.items() if key != "config"]
     return describe_dry_run(config, values, rows_shown)

@@ -17,12 +17,7 @@ from labelkit.commands.common.networks import (
     load_run,
 )
 from labelkit.commands.common.results import Cell, CommandResult, Table
-from labelkit.commands.embed.listing import (
-    apply_run_labels,
-    find_used_labels,
-    output_column_order,
-    was_trained_on_dataset,
-)
+from labelkit.commands.embed.listing import apply_run_labels, find_run_labels, output_column_order, was_trained_on
 from labelkit.errors import ConfigError, Mismatch, output_exists_error
 from labelkit.models.headed import headed_identity
 from labelkit.options.embed import EmbedConfig
@@ -31,7 +26,7 @@ from labelkit.store.commit import json_digest
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import IMAGE_COLUMNS
-from labelkit.store.writing import write_imported
+from labelkit.store.writing import write_imported_store
 from labelkit.training.checkpoint import MODEL
 from labelkit.training.devices import Runtime
 from labelkit.training.run_dir import SPLIT
@@ -110,9 +105,9 @@ def _write(
     store, network = data.store, run.method.main_network().to(runtime.device)
     dataset = load_store_as_dataset(store)
     labeled, old = dataset.given, None
-    if was_trained_on_dataset(run.saved, dataset):
+    if was_trained_on(run.saved, dataset):
         dataset = apply_run_labels(run.saved, dataset)
-        labeled, old = find_used_labels(run.saved, dataset)
+        labeled, old = find_run_labels(run.saved, dataset)
     used = np.isin(np.arange(len(dataset.class_names)), dataset.labels[labeled])
     old = used if old is None else old
     order = output_column_order(run.saved, network.num_outputs, dataset, old, include=True) if config.logits else None
@@ -139,7 +134,7 @@ def _write(
         splits=store.splits,
         split_names=store.split_names,
     )
-    write_imported(
+    write_imported_store(
         config.out,
         plan,
         embeddings=embeddings,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.matching import contingency
-from labelkit.commands.common.embeddings import labeled_rows
+from labelkit.commands.common.embeddings import find_labeled_rows
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
 from labelkit.data.datasets import HELD_OUT_SPLITS
@@ -94,7 +94,7 @@ def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int
     if not split:
         problem = f"{store.path} has neither a test nor a val split"
         raise ConfigError("--split", problem, f"Choose one of: {', '.join((*store.split_names, 'all'))}.")
-    return split, labeled_rows(store, split, remedy="Choose another --split.")
+    return split, find_labeled_rows(store, split, remedy="Choose another --split.")
 
 
 def _read_scores(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:

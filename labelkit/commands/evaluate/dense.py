@@ -139,7 +139,7 @@ def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
         DatasetError: the dataset does not exist, has no masks, or has masks of the other kind.
         CheckpointError: the network cannot be loaded.
     """
-    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
+    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing_kwargs())
     if dataset.masks is None:
         raise DatasetError(config.dataset, "has no masks", "Choose a dataset with masks (see `labelkit datasets`).")
     if bool(dataset.mask_classes) != classes:
@@ -211,7 +211,7 @@ def choose_split_rows(
                 f"Choose one of: {', '.join(dataset.split_names) or 'all'}.",
             )
         split = known[0]
-    rows = dataset.in_split(None if split == "all" else split)
+    rows = dataset.rows_in_split(None if split == "all" else split)
     if limit is not None and len(rows) > limit:
         rows = np.sort(keyed_generator(seed, f"images of {split}").choice(rows, limit, replace=False))
     return split, rows
@@ -295,7 +295,7 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
     return (path,)
 
 
-def make_mask_result(
+def write_mask_result(
     config: DenseConfig,
     values: dict[str, object],
     pictures: Sequence[MaskExample],

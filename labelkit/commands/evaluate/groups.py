@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.matching import match_clusters
-from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.embeddings import find_split_rows
 from labelkit.commands.common.labels import choose_usable_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
@@ -55,7 +55,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> CommandResult:
         old_classes = _old_classes(store, result, truth, len(class_names))
         mapping = None
         if config.mapping_from is not None:
-            rows = split_rows(store, config.mapping_from, option="--mapping-from")
+            rows = find_split_rows(store, config.mapping_from, option="--mapping-from")
             rows = rows[counted[rows] & (ids[rows] >= 0)]
             if not len(rows):
                 raise _no_scores_error(store, config.mapping_from, held_out=held_out)
@@ -91,7 +91,6 @@ def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_ou
 def _read_true_labels(
     store: EmbeddingStore, config: EvaluateClusteringConfig
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the true labels (n,) int64, -1 = none, and the class names."""
     rows, own = np.arange(store.n, dtype=np.int64), config.labels is None
     given = choose_usable_labels(config.labels, store, rows, label_column=config.label_column, own_labels=own)
     truth = given.truth if own else given.labels
@@ -248,7 +247,7 @@ def _select_rows(
 ) -> dict[str, NDArray[np.int64]]:
     """Return, for each split to score, its rows in the mask ``keep``."""
     if config.split != "all" or not store.split_names or store.splits is None:
-        chosen = split_rows(store, config.split)
+        chosen = find_split_rows(store, config.split)
         return {config.split: chosen[keep[chosen]]}
     parts = {name: np.asarray(store.rows(name), dtype=np.int64) for name in store.split_names}
     parts[_NO_SPLIT] = np.flatnonzero(store.splits < 0)

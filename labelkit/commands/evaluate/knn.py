@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
 from labelkit.algorithms.projection import fit_principal_components, project_rows
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import find_zero_embeddings, labeled_rows, split_rows, stored_rows
+from labelkit.commands.common.embeddings import find_labeled_rows, find_split_rows, find_zero_embeddings, load_rows
 from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.dense import format_percent_and_std, mean_and_std
@@ -74,7 +74,7 @@ def choose_gallery_and_queries(
     every = np.arange(store.n, dtype=np.int64)
     known_in_store = choose_usable_labels(labels, store, every, label_column=label_column).truth >= 0
     if labels is not None and store.split_names:
-        known_in_store = known_in_store[split_rows(store, queries, option="--queries")]
+        known_in_store = known_in_store[find_split_rows(store, queries, option="--queries")]
     if not known_in_store.any():
         store, labels, label_column = override_store_labels(store, labels, label_column), None, None
     if leave_one_out and not store.split_names and (gallery, queries) == ("train", "test"):
@@ -84,29 +84,29 @@ def choose_gallery_and_queries(
             "--queries", f"{queries} is also the gallery, so images would match themselves", "Choose different splits."
         )
     if labels is None:
-        known = labeled_rows(store, gallery, option="--gallery")
-        query_rows = labeled_rows(store, queries, option="--queries")
+        known = find_labeled_rows(store, gallery, option="--gallery")
+        query_rows = find_labeled_rows(store, queries, option="--queries")
         known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
     else:
         given = choose_usable_labels(labels, store, every, label_column=label_column, own_labels=False)
-        known = split_rows(store, gallery, option="--gallery")
+        known = find_split_rows(store, gallery, option="--gallery")
         known = known[given.labeled[known]]
         if not len(known):
             raise DatasetError(given.where, f"has no labels for split {gallery}", "Choose another --gallery.")
-        query_rows = labeled_rows(store, queries, option="--queries")
+        query_rows = find_labeled_rows(store, queries, option="--queries")
         query_rows = query_rows[~given.labeled[query_rows]]
         if not len(query_rows):
             problem = f"all labeled images in split {queries} are also labeled in {given.where}, so no queries remain"
             raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
-    features = stored_rows(store, known)
+    features = load_rows(store, known)
     if find_zero_embeddings(features).all():
         problem = f"all embeddings of {gallery} are zero"
         raise StoreError(f"{store.path}:/embeddings", problem, "Run `labelkit embed` again.")
     truth = np.asarray(store.labels, dtype=np.int64)[query_rows]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
-    found, own = stored_rows(store, query_rows, in_blocks=True), places[query_rows]
+    found, own = load_rows(store, query_rows, in_blocks=True), places[query_rows]
     return GalleryAndQueries(store, features, known_labels, found, truth, class_names, (gallery, queries), own)
 
 

@@ -114,7 +114,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> CommandResult:
     size = network.input_spec.size
     limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": 0.0}
     train, test = (
-        EvalImages.for_network(dataset.select(dataset.in_split(split)), network, runtime.device, **limits)
+        EvalImages.for_network(dataset.select(dataset.rows_in_split(split)), network, runtime.device, **limits)
         for split in ("train", "test")
     )
     hflip = 0.0 if dataset.chiral else 0.5
@@ -160,7 +160,6 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> CommandResult:
 
 
 def _read_presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return the class presence (n, c) of the given images."""
     assert images.bank.dataset.presence is not None
     return images.bank.dataset.presence[rows]
 

@@ -80,7 +80,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> CommandResul
     ]  # fmt: skip
     title = f"clusters of patches in %: k-means, {config.seeds} seeds"
     columns = ["network", "split", "images", "clusters", "mean IoU", "pixel accuracy"]
-    return dense.make_mask_result(config, values, pictures, names, title, columns, row)
+    return dense.write_mask_result(config, values, pictures, names, title, columns, row)
 
 
 def _reduce_features(

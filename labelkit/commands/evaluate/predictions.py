@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.calibration import reliability, risk_coverage
 from labelkit.algorithms.matching import contingency, match_counts
-from labelkit.commands.common.embeddings import split_rows, warn_of_newer_store
+from labelkit.commands.common.embeddings import find_split_rows, warn_of_newer_store
 from labelkit.commands.common.labels import collect_class_names, override_store_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.stored_predictions import (
@@ -24,7 +24,7 @@ from labelkit.commands.common.stored_predictions import (
     NEW,
     UNSURE,
     find_group_classes,
-    read_answer_result,
+    read_answer,
 )
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.errors import StoreError
@@ -44,7 +44,7 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> CommandResult:
     """
     warn_of_newer_store(config.index)
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
-    result = read_answer_result(store, config.answer)
+    result = read_answer(store, config.answer)
     arrays = result.arrays
     rows, labels, kinds = _choose_evaluated_rows(store, arrays, config.split)
     class_names = collect_class_names(store, result)
@@ -110,7 +110,7 @@ def _choose_evaluated_rows(
     decisions = np.asarray(arrays["decisions"], dtype=np.int64)
     wanted = (decisions < GIVEN) & (np.asarray(arrays["calibration_rows"]) == 0)
     inside = np.zeros(store.n, dtype=bool)
-    inside[split_rows(store, split)] = True
+    inside[find_split_rows(store, split)] = True
     truth = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels)
     rows = np.flatnonzero(wanted & inside & (truth >= 0))
     if not len(rows):

@@ -13,11 +13,11 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.apply import apply_to_parts, check_ray_cluster
 from labelkit.commands.common.embeddings import (
     check_nonzero_embeddings,
+    find_split_rows,
+    load_rows,
     load_rows_within_memory_limit,
     max_block_bytes,
     normalize_embeddings,
-    split_rows,
-    stored_rows,
 )
 from labelkit.commands.common.labels import override_store_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table
@@ -69,11 +69,11 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> CommandResult:
     if max(config.k) > available:
         problem = f"{max(config.k)} hits were requested, but the gallery has only {available} images"
         raise ConfigError("-k", problem, f"Pass at most {available}.")
-    features = stored_rows(query_side.store, query_side.rows)
+    features = load_rows(query_side.store, query_side.rows)
     check_nonzero_embeddings(query_side.store, query_side.rows, features, _REMEDY)
     found = features
     if not same:
-        found = stored_rows(gallery_side.store, gallery_side.rows)
+        found = load_rows(gallery_side.store, gallery_side.rows)
         check_nonzero_embeddings(gallery_side.store, gallery_side.rows, found, _REMEDY)
     on_ray = config.ray_address is not None
     score = partial(
@@ -134,7 +134,7 @@ def _load_labeled_rows(store: EmbeddingStore, splits: tuple[str, ...], names: li
         problem = f"its embeddings use the metric {store.metric}, but retrieval scores require cosine"
         raise StoreError(str(store.path), problem, "Embed the images again, or import with --metric cosine.")
     what = " + ".join(splits)
-    rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
+    rows = np.unique(np.concatenate([find_split_rows(store, split, option=option) for split in splits]))
     known = np.zeros(len(rows), dtype=np.bool_) if store.labels is None else np.asarray(store.labels)[rows] >= 0
     if store.labels is None or not known.any():
         raise StoreError(f"{store.path}:/labels", f"no image of {what} has a label", "Embed a dataset with labels.")
@@ -187,7 +187,7 @@ def _compute_nmi(
     labels = query_side.labels
     rows: NDArray[np.float32] | StoredRows
     if query_side is gallery_side:
-        rows = load_rows_within_memory_limit(config, query_side.store, query_side.rows, unit=True)
+        rows = load_rows_within_memory_limit(config, query_side.store, query_side.rows, normalize=True)
     else:
         # rows that are both query and gallery count once
         fresh = np.ones(len(gallery_side.rows), dtype=np.bool_)

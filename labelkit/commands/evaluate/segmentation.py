@@ -83,7 +83,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> CommandResult:
     ]  # fmt: skip
     title = f"segmentation in %: {what} trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds"
     columns = ["network", "head", "split", "images", "lr", "mean IoU", "pixel accuracy"]
-    return dense.make_mask_result(config, values, pictures, names, title, columns, row)
+    return dense.write_mask_result(config, values, pictures, names, title, columns, row)
 
 
 def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:

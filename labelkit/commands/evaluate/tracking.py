@@ -84,7 +84,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> CommandResult:
     title, columns = "tracking by label propagation, in %", "network, split, videos, objects, J&F, J, F".split(", ")
     row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores)]
     row += [percent(value) for value in ((region + boundary) / 2, region, boundary)]
-    return dense.make_mask_result(config, values, pictures, ("background",), title, columns, row)
+    return dense.write_mask_result(config, values, pictures, ("background",), title, columns, row)
 
 
 def compute_frame_size(height: int, width: int, short_side: int, patch_size: int) -> tuple[int, int]:

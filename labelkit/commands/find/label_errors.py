@@ -3,7 +3,7 @@
 import numpy as np
 
 from labelkit.algorithms.label_errors import score_labels
-from labelkit.commands.common.embeddings import load_finite_embeddings, split_rows
+from labelkit.commands.common.embeddings import find_split_rows, load_finite_embeddings
 from labelkit.commands.common.labels import read_usable_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.find.options import FindMislabeledConfig
@@ -31,7 +31,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> CommandResult:
         ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     given = read_usable_labels(config, store, rows)
     labeled = np.flatnonzero(given.labeled)
     classes, labels = np.unique(given.labels[labeled], return_inverse=True)

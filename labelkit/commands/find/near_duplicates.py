@@ -21,7 +21,7 @@ from labelkit.algorithms.near_duplicates import (
     compute_coarse_vectors,
 )
 from labelkit.algorithms.neighbors import ExactSearch
-from labelkit.commands.common.embeddings import split_rows, stored_rows
+from labelkit.commands.common.embeddings import find_split_rows, load_rows
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindDuplicatesConfig
@@ -50,7 +50,7 @@ _COARSE = 16
 
 
 def find_duplicates(config: FindDuplicatesConfig) -> CommandResult:
-    """Find pairs of images that are identical files, copies or of the same scene, and write them to a CSV.
+    """Find pairs of images that are identical files, copies, or views of the same scene, and write them to a CSV.
 
     Raises:
         StoreError: the store cannot be used, or was imported without images.
@@ -58,7 +58,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> CommandResult:
         ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     images = StoredImages(store, rows, config)
     _, first, ids = np.unique(np.asarray(store.sha256)[rows], axis=0, return_index=True, return_inverse=True)
     firsts = first[ids.reshape(-1)]
@@ -68,7 +68,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> CommandResult:
     place_of = {digest.tobytes(): place for place, digest in enumerate(kept["sha256"])}
     known = np.array([place_of.get(digest.tobytes(), -1) for digest in np.asarray(store.sha256)[rows]], dtype=np.int64)
     places, pictures = _load_thumbnails(images, np.setdiff1d(np.arange(len(rows)), again), known, kept["pictures"])
-    _, near = find_nearest_other_embeddings(stored_rows(store, rows[places]), config.neighbors, "nearest embeddings")
+    _, near = find_nearest_other_embeddings(load_rows(store, rows[places]), config.neighbors, "nearest embeddings")
     coarse = compute_coarse_vectors(pictures)
     _, near_pixels = find_nearest_other_embeddings(coarse, config.neighbors, "nearest pixels")
     pairs = _merge_neighbor_pairs(near, near_pixels)
@@ -85,14 +85,12 @@ def find_duplicates(config: FindDuplicatesConfig) -> CommandResult:
     lines: list[list[object]] = []
     members: dict[int, tuple[str, dict[int, None]]] = {}  # by cluster: its kind, and its positions in order
     for (a, b), kind, score, cluster in zip(found.tolist(), kinds.tolist(), scores, numbers.tolist(), strict=True):
-        lines.append(
-            [escape_path(images.path_of(a)), escape_path(images.path_of(b)), KINDS[kind], f"{score:.4f}", cluster]
-        )
+        lines.append([escape_path(images.path(a)), escape_path(images.path(b)), KINDS[kind], f"{score:.4f}", cluster])
         _, of_cluster = members.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
         of_cluster |= {a: None, b: None}
     write_findings(config, COLUMNS, lines)
     clusters = [(cluster, kind, list(of_cluster)) for cluster, (kind, of_cluster) in sorted(members.items())]
-    lines_drawn = [[(at, (images.path_of(at), f"{number} {kind}")) for at in them] for number, kind, them in clusters]
+    lines_drawn = [[(at, (images.path(at), f"{number} {kind}")) for at in them] for number, kind, them in clusters]
     images.write_sheet(config, lines_drawn)
     spare = sum(len(them) - 1 for _, kind, them in clusters if kind == "copies")
     counts: list[list[Cell]] = [
@@ -109,14 +107,14 @@ def find_duplicates(config: FindDuplicatesConfig) -> CommandResult:
         "pairs": {str(kind).replace(" ", "_"): number for kind, number, _ in counts},
         "spare_images": spare,
         "clusters": [
-            {"cluster": number, "kind": kind, "images": [images.path_of(place) for place in places]}
+            {"cluster": number, "kind": kind, "images": [images.path(place) for place in places]}
             for number, kind, places in clusters
         ],
     }
     title = f"{len(images.rows)} images, {spare} of which are redundant copies"
     tables = [Table(title, ["kind", "pairs", "images"], counts)]
     shown: list[list[Cell]] = [
-        [number, kind, len(places), ", ".join(images.path_of(place) for place in places[:3])]
+        [number, kind, len(places), ", ".join(images.path(place) for place in places[:3])]
         for number, kind, places in clusters[:_SHOWN]
     ]
     if shown:
@@ -190,7 +188,7 @@ def _load_thumbnails(
     pictures[old] = kept[known[wanted[old]]]
     is_there = old.copy()
     fresh = np.flatnonzero(~old)
-    for place, picture in images.measure_images(square, 2 * SIDE, "reading images", wanted[fresh], int(old.sum())):
+    for place, picture in images.apply_to_images(square, 2 * SIDE, "reading images", wanted[fresh], int(old.sum())):
         at = np.searchsorted(wanted, place)
         pictures[at], is_there[at] = picture, True
     return wanted[is_there], pictures[is_there]

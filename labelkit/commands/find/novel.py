@@ -9,16 +9,11 @@ from numpy.typing import NDArray
 from labelkit.algorithms.answer_rule import PredictionRule
 from labelkit.algorithms.novelty import novelty, score_arrival_novelty
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.embeddings import load_finite_embeddings, split_rows
+from labelkit.commands.common.embeddings import find_split_rows, load_finite_embeddings
 from labelkit.commands.common.label_files import find_rows_listed_in_csv
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.stable_ids import find_images_in_other_store
-from labelkit.commands.common.stored_predictions import (
-    get_group_names,
-    new_group_mask,
-    read_answer_result,
-    read_stored_predictions,
-)
+from labelkit.commands.common.stored_predictions import group_names, is_new_group, read_answer, read_stored_predictions
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindNovelConfig
 from labelkit.commands.find.stored_images import StoredImages, write_findings
@@ -44,10 +39,10 @@ def find_novel(config: FindNovelConfig) -> CommandResult:
         ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
-    result = read_answer_result(store, config.answer)
-    found, is_new = read_stored_predictions(result), new_group_mask(result)
+    result = read_answer(store, config.answer)
+    found, is_new = read_stored_predictions(result), is_new_group(result)
     kinds = np.array(found.kinds)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     rows, given = rows[~np.isin(kinds[rows], ("given", "left out"))], np.flatnonzero(kinds == "given")
     for chosen, what in ((given, "no labeled images"), (rows, "no unlabeled images in this split")):
         if not len(chosen):
@@ -72,7 +67,7 @@ def find_novel(config: FindNovelConfig) -> CommandResult:
         known_rows = np.flatnonzero(earlier | (kinds == "given"))
         sides = [_find_nearest(store, rows, among, _NEIGHBORS)[0] for among in (known_rows, rows)]
         scores = score_arrival_novelty(*sides)
-    new_names = {name for name, new in zip(get_group_names(result), is_new, strict=True) if new}
+    new_names = {name for name, new in zip(group_names(result), is_new, strict=True) if new}
     guesses = [label if (label := found.labels[row]) in new_names else "" for row in rows.tolist()]
     order = np.lexsort((rows, -scores))
     if earlier is None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelkit.algorithms.outliers import MIN_IMAGES, REASONS, compute_neighbor_z_scores, measure_tones, outlier_scores
-from labelkit.commands.common.embeddings import split_rows, stored_rows
+from labelkit.commands.common.embeddings import find_split_rows, load_rows
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindOddConfig
@@ -35,7 +35,7 @@ def find_outliers(config: FindOddConfig) -> CommandResult:
         ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     images = StoredImages(store, rows, config) if store.has_images or config.sheet is not None else None
     if images is None:
         current_progress().warning(f"{store.path} has no image files, so only embeddings are checked")
@@ -50,7 +50,7 @@ def find_outliers(config: FindOddConfig) -> CommandResult:
         usual = (outlier_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
         if int(usual.sum()) < MIN_IMAGES:
             usual = None
-    cosines, _ = find_nearest_other_embeddings(stored_rows(store, rows), config.neighbors, "nearest embeddings", usual)
+    cosines, _ = find_nearest_other_embeddings(load_rows(store, rows), config.neighbors, "nearest embeddings", usual)
     distances = 1 - cosines[:, -1].astype(np.float64)
     scores = outlier_scores(distances, tones, sizes)
     highest = scores.max(axis=1)
@@ -69,10 +69,7 @@ def find_outliers(config: FindOddConfig) -> CommandResult:
     if images is not None:
         images.write_grouped_sheet(
             config,
-            [
-                [(place, (images.path_of(place), ", ".join(why)))]
-                for place, why in zip(odd.tolist(), reasons, strict=True)
-            ],
+            [[(place, (images.path(place), ", ".join(why)))] for place, why in zip(odd.tolist(), reasons, strict=True)],
         )
     tally = Counter(reason for why in reasons for reason in why)
     sheet = config.sheet if names else None
@@ -115,6 +112,6 @@ def _measure_all_tones(images: StoredImages) -> NDArray[np.float64]:
         return measure_tones(np.asarray(gray, dtype=np.uint8))
 
     tones = np.full((len(images.rows), 3), np.nan)
-    for place, found in images.measure_images(measured, _SIDE, "reading images"):
+    for place, found in images.apply_to_images(measured, _SIDE, "reading images"):
         tones[place] = found
     return tones

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import (
     make_pixel_reader,
+    map_in_threads,
     open_source_dataset,
     read_store_image,
-    run_in_threads,
 )
 from labelkit.commands.find.options import FindConfig
 from labelkit.data.datasets import ImageDataset
@@ -39,7 +39,7 @@ class StoredImages:
 
     Attributes:
         files: dataset with the images.
-        left_out: number of skipped images by reason; filled by :meth:`measure_images`.
+        left_out: number of skipped images by reason; filled by :meth:`apply_to_images`.
 
     Raises:
         DatasetError: the images are missing.
@@ -51,7 +51,7 @@ class StoredImages:
         self.files: ImageDataset = open_source_dataset(store, config.dataset, config.data_root)
         self.left_out: Counter[str] = Counter()
 
-    def measure_images(
+    def apply_to_images(
         self,
         function: Callable[[NDArray[np.uint8]], T],
         min_side: int,
@@ -59,7 +59,7 @@ class StoredImages:
         positions: NDArray[np.int64] | None = None,
         num_others: int = 0,
     ) -> Iterator[tuple[int, T]]:
-        """Read each image once, apply a function to its gray pixels, and yield (position, result) in order.
+        """Apply a function to the gray pixels of each image, and yield (position, result) in order.
 
         Images that are missing, unreadable, or changed since they were embedded are skipped with a warning.
 
@@ -82,7 +82,7 @@ class StoredImages:
             return pixels if isinstance(pixels, str) else function(pixels)
 
         places = range(len(self.rows)) if positions is None else positions.tolist()
-        for place, found in zip(places, run_in_threads(one, places, description), strict=True):
+        for place, found in zip(places, map_in_threads(one, places, description), strict=True):
             if isinstance(found, str):
                 self.left_out[found] += 1
             else:
@@ -101,7 +101,7 @@ class StoredImages:
         """Return the number of skipped images for each reason, as JSON."""
         return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
 
-    def path_of(self, position: int) -> str:
+    def path(self, position: int) -> str:
         """Return the path of the image at a position among the rows, as recorded in the store."""
         return self.store.sample_ids[int(self.rows[position])]
 
@@ -116,7 +116,7 @@ class StoredImages:
             current_progress().message(f"{config.sheet} shows the first {_MAX_LINES} of {len(lines)} lines")
         pixels_of = make_pixel_reader(self.files)
         shown = [
-            [SheetCell(pixels_of(self.path_of(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
+            [SheetCell(pixels_of(self.path(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
             for line in lines[:_MAX_LINES]
         ]
         write_contact_sheet(config.sheet, shown)

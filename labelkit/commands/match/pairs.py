@@ -24,7 +24,7 @@ from labelkit.algorithms.affine_sift import Keypoints, configure_opencv, find_ke
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
 from labelkit.cache import cache_folder
-from labelkit.commands.common.embeddings import load_finite_embeddings, normalize_embeddings, split_rows
+from labelkit.commands.common.embeddings import find_split_rows, load_finite_embeddings, normalize_embeddings
 from labelkit.commands.common.images.contact_sheet import write_png
 from labelkit.commands.common.images.read import open_source_dataset
 from labelkit.commands.common.outputs import check_output
@@ -61,7 +61,7 @@ def match_store_images(config: MatchConfig) -> CommandResult:
     out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
     check_output(config, out, "matches")
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     if len(rows) < 2:
         problem = f"{config.index} has fewer than two images to compare"
         raise ConfigError("--index", problem, "Use a store with more images.")

@@ -91,13 +91,13 @@ def retrieve_patches(config: RetrieveConfig) -> CommandResult:
         current_progress().warning(f"only {available} patches pass the filters")
     started = time.perf_counter()
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
-    parts = ((block.features, block.start, chosen[block.image_rows]) for block in patches.blocks())
+    parts = ((block.features, block.start, chosen[block.image_rows]) for block in patches.iterate_blocks())
     scores, found = find_nearest_in_blocks(query.feature, parts, config.k, metric)
     offsets = patches.offsets()
     hits = []
     for score, number in zip(scores.tolist(), found.tolist(), strict=True):
         row = int(np.searchsorted(offsets, number, side="right")) - 1
-        hits.append(_PatchHit(row, *_cell_and_box(patches.image(row), number - int(offsets[row])), score))
+        hits.append(_PatchHit(row, *_cell_and_box(patches.get_image(row), number - int(offsets[row])), score))
     return _build_result(config, store, patches, query, hits, time.perf_counter() - started)
 
 
@@ -134,7 +134,7 @@ def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: Pa
     images: ImageDataset | None = None
     if config.query_rows is not None:
         (row,) = check_rows(store, config.query_rows, "--query-rows")
-        name, image, digest = store.sample_ids[row], patches.image(row), store.sha256[row]
+        name, image, digest = store.sample_ids[row], patches.get_image(row), store.sha256[row]
         label = find_class_name(store, row)
     else:
         assert config.query is not None
@@ -143,7 +143,7 @@ def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: Pa
             raise ConfigError("--query", problem, "Pass an image file, or --query-rows ROW.")
         from labelkit.commands.common.networks import compute_query_patches, load_recorded_network  # imports PyTorch
 
-        images = list_query_images(config.query, **config.listing())
+        images = list_query_images(config.query, **config.listing_kwargs())
         model = load_recorded_network(store.model, config.checkpoint)
         layer = model.network.patch_identity["layer"]
         if layer != patches.layer:

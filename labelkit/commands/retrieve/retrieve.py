@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import check_rows, find_zero_embeddings, fits_in_memory, stored_rows
+from labelkit.commands.common.embeddings import check_rows, find_zero_embeddings, fits_in_memory, load_rows
 from labelkit.commands.common.images.read import make_pixel_reader, open_source_dataset, read_image_pixels
 from labelkit.commands.common.labels import override_store_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table
@@ -44,7 +44,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import check_new_result, list_results, newest_name, read_result, write_result
+from labelkit.store.results import check_new_result, find_newest_name, list_results, read_result, write_result
 
 # Minimum cosine similarity of images that are regarded as the same picture.
 DUPLICATE_COSINE = 1 - 1e-6
@@ -78,7 +78,7 @@ def retrieve_images(config: RetrieveConfig) -> CommandResult:
         return retrieve_patches(config)
     images: ImageDataset | None = None
     if config.query is not None and not is_store(config.query):
-        images = list_query_images(config.query, **config.listing())
+        images = list_query_images(config.query, **config.listing_kwargs())
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     if config.labels is None and find_newest_store(config.index.parent) is not None:
         store = _use_predictions(store)
@@ -88,7 +88,7 @@ def retrieve_images(config: RetrieveConfig) -> CommandResult:
         kind, params = "neighbors", _settings(config)
         check_new_result(store, config.result, overwrite=config.overwrite, kind=kind, stage="retrieve", params=params)
     rows = np.arange(store.n, dtype=np.int64)
-    features = stored_rows(store, rows, in_blocks=True)
+    features = load_rows(store, rows, in_blocks=True)
     if store.metric == "cosine":
         zero = find_zero_embeddings(features)
         if zero.any():
@@ -259,7 +259,7 @@ def _build_result(
 def _use_predictions(store: EmbeddingStore) -> EmbeddingStore:
     """Return the store with the newest predictions as labels, since its own may be names of folders by date."""
     names = list_results(store)
-    newest = newest_name(names, "answer")
+    newest = find_newest_name(names, "answer")
     result = read_result(store, newest) if newest in names else None
     if result is None or result.kind != "answers":
         return store

@@ -23,7 +23,7 @@ from labelkit.algorithms.indexes import (
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.apply import apply_to_rows
-from labelkit.commands.common.embeddings import fits_in_memory, split_rows
+from labelkit.commands.common.embeddings import find_split_rows, fits_in_memory
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.stored_index import (
     CachedIndex,
@@ -35,7 +35,7 @@ from labelkit.commands.retrieve.stored_index import (
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
-from labelkit.options.base import flag
+from labelkit.options.base import to_flag
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -260,7 +260,7 @@ def _search_others(
 
 def build_no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
     """Build the error for filters that exclude all rows."""
-    options = [flag(name) for name in ("label", "split", "path_pattern") if getattr(config, name) is not None]
+    options = [to_flag(name) for name in ("label", "split", "path_pattern") if getattr(config, name) is not None]
     return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Relax these filters.")
 
 
@@ -275,7 +275,7 @@ def select_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.boo
             raise ConfigError("--label", problem, "Choose one of these classes.")
         chosen &= np.isin(store.labels, [store.class_names.index(name) for name in config.label])
     if config.split is not None:
-        chosen &= np.isin(np.arange(store.n), np.concatenate([split_rows(store, split) for split in config.split]))
+        chosen &= np.isin(np.arange(store.n), np.concatenate([find_split_rows(store, split) for split in config.split]))
     if config.path_pattern is not None:
         chosen &= [fnmatch.fnmatchcase(name, config.path_pattern) for name in store.sample_ids]
     return chosen

@@ -39,7 +39,7 @@ def show_patches(config: ShowPatchesConfig) -> CommandResult:
         raise ConfigError("--index", f"{config.index} {problem}", "Embed without --patches-per-image.")
     drawn_rows = np.sort(keyed_generator(config.seed, "show patches").permutation(store.n)[:_DEFAULT_IMAGES])
     rows = drawn_rows.tolist() if config.rows is None else check_rows(store, config.rows, "--rows")
-    maps = [patches.image(row) for row in rows]
+    maps = [patches.get_image(row) for row in rows]
     height, width = maps[0].grid
     row, column = height // 2, width // 2
     if config.patch is not None:

@@ -21,11 +21,11 @@ from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import check_space
+from labelkit.store.parts import check_disk_space
 from labelkit.store.patches import patches_folder
-from labelkit.store.reader import CheckedFile, is_in_results, open_file, shards_folder
+from labelkit.store.reader import CheckedFile, is_in_results, open_checked_file, shards_folder
 from labelkit.store.results import list_results, open_result, read_result
-from labelkit.store.writer import Contents, StreamedDataset, write_store_files
+from labelkit.store.writer import FileContents, StreamedDataset, write_store_files
 
 
 def pack_results(config: PackConfig) -> CommandResult:
@@ -85,20 +85,20 @@ def pack_store(
         raise output_exists_error(out)
     results = [read_result(store, name).name for name in list_results(store)]
     with ExitStack() as stack:
-        file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
+        file = stack.enter_context(open_checked_file(store.path, schema.FORMAT_STORE))
         if file.content_digest != store.content_digest:
             raise Mismatch(str(store.path), "was replaced while it was open", "Run the same command again.")
-        contents = Contents()
+        contents = FileContents()
         _add_contents(file, "", contents)
         for name in results:
             _add_contents(stack.enter_context(open_result(store, name)), f"results/{name}/", contents)
         size = sum(data.dtype.itemsize * math.prod(data.shape) for data in contents.datasets.values())
-        check_space(out, size, out, "the packed store")
+        check_disk_space(out, size, out, "the packed store")
         write_store_files(contents, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
     return open_store(out)
 
 
-def _add_contents(file: CheckedFile, group: str, contents: Contents) -> None:
+def _add_contents(file: CheckedFile, group: str, contents: FileContents) -> None:
     """Add the contents of a file except packed results; the file must stay open until everything is written."""
     for path in filterfalse(is_in_results, [*file.groups, *file.datasets]):
         contents.attributes[f"{group}{path}".strip("/")] = dict(file.stored_attributes.get(path, {}))
@@ -106,7 +106,7 @@ def _add_contents(file: CheckedFile, group: str, contents: Contents) -> None:
         if not is_in_results(path):
 
             def read(start: int, stop: int, path: str = path) -> NDArray[Any]:
-                return np.concatenate([*file.verified_blocks(path, start, stop)])
+                return np.concatenate([*file.iterate_verified_blocks(path, start, stop)])
 
             is_small = not info.shape or info.nbytes <= _SMALL_BYTES
             contents.datasets[group + path] = (

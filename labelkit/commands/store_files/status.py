@@ -13,7 +13,7 @@ from labelkit.store.parts import read_plan
 from labelkit.store.patches import PatchSet, open_patches, patches_folder
 from labelkit.store.plans import embedding_run_folder, patches_run_folder, read_stored_plan
 from labelkit.store.results import list_results
-from labelkit.store.schema import name_text
+from labelkit.store.schema import decode_name
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.run_status import training_status
 
@@ -126,17 +126,17 @@ def read_embedding_status(
     skipped: list[dict[str, str]] = []
     damaged: dict[Path, StoreError] = {}
     for number in range(plan.num_parts):
-        path = run.path(number)
+        path = run.part_path(number)
         if not path.exists():
             continue
         try:
-            part = run.load(number)
+            part = run.load_part(number)
         except StoreError as error:
             damaged[path] = error
             continue
         done[path] = len(part["embeddings"])
         for row, reason in zip(part["skipped/rows"].tolist(), part["skipped/reasons"].tolist(), strict=True):
-            skipped.append({"image": plan.sample_ids[row], "reason": name_text(reason)})
+            skipped.append({"image": plan.sample_ids[row], "reason": decode_name(reason)})
         on_part(1)
     record = {
         "folder": folder,

@@ -17,7 +17,7 @@ from labelkit.algorithms.active_learning import (
     nearest_classes,
 )
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
+from labelkit.commands.common.embeddings import check_finite, find_split_rows, load_rows
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_source_dataset
 from labelkit.commands.common.label_files import find_rows_listed_in_csv
@@ -111,7 +111,7 @@ def choose_rows_to_label(
     source = StoredRows(store.lazy_embeddings, rows, in_blocks=True)
     for block in blocks(*source.shape):
         check_finite(store, rows[block], source[block])
-    features = stored_rows(store, rows, unit=True).to_array()
+    features = load_rows(store, rows, normalize=True).to_array()
     if config.result is not None:
         doubt = _result_uncertainty(config.result, store, rows, features)
     else:
@@ -158,7 +158,7 @@ def suggest_images(config: SuggestConfig) -> CommandResult:
         ConfigError: files would be overwritten, or the strategy requires labels or a result, but there are none.
     """
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     given = read_usable_labels(config, store, rows)
     images = None if config.sheet is None else open_source_dataset(store, config.dataset, config.data_root)
     chosen = choose_rows_to_label(config, store, rows, given, find_rows_listed_in_csv(config.skip, store))

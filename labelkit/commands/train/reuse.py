@@ -88,7 +88,7 @@ class FrozenFeatureCache:
             kept.begin()
             kept.pending_parts()  # moves damaged parts aside
         runtime.barrier()
-        missing = [number for number in range(self.plan.num_parts) if not kept.path(number).exists()]
+        missing = [number for number in range(self.plan.num_parts) if not kept.part_path(number).exists()]
         for warning in kept.warnings:
             progress.warning(warning)
         if missing and runtime.is_main:
@@ -101,7 +101,7 @@ class FrozenFeatureCache:
             task.skip(self.plan.num_parts - len(missing))
             for number in missing:
                 if number % runtime.world_size == runtime.rank:
-                    kept.commit(number, self.compute_features(self.plan.part(number)))
+                    kept.write_part(number, self.compute_features(self.plan.rows_of_part(number)))
                 task.advance()
         runtime.barrier()
         return CachedViewBank(self.bank, self.plan.rows, kept.open_cached_parts(), self.kinds, self.followers)
@@ -137,7 +137,7 @@ class FrozenFeatureCache:
                 some = rows[start : start + at_once]
                 yield BatchPlan(some, KeyedRNG(self.config.seed, 0, some), views)
 
-        reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers or 0)
+        reader = None if self.bank.in_memory else self.bank.build_reader(self.config.num_workers or 0)
         was_training = self.method.training
         self.method.eval()
         places = [[n for n, of in enumerate(order) if of == kind] for kind in range(len(self.views))]

@@ -24,11 +24,11 @@ from labelkit.files import read_json_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.methods.spec import MethodSource
 from labelkit.models.weights.files import fingerprint
-from labelkit.options.base import equals_constant, list_legacy_defaults, retired_options
+from labelkit.options.base import equals_constant, list_legacy_defaults, list_retired_options
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
-from labelkit.store.commit import plain_json
-from labelkit.store.embeddings import label_keys
+from labelkit.store.commit import to_plain_json
+from labelkit.store.embeddings import encode_image_set
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.devices import Runtime
 from labelkit.training.method import count_parameters, trainable_names
@@ -114,7 +114,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     checkpoint = None
     if config.resume:
         before, (_, written) = list_legacy_defaults(type(config)), read_run_config(run.path)
-        retired = retired_options(type(config)).items()
+        retired = list_retired_options(type(config)).items()
         unchanged = {key for key, value in retired if equals_constant(value, written.get(key, value))}
         allowed = config.resumable_fields | unchanged
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
@@ -173,7 +173,7 @@ def _check_same_data(run: RunDir, setup: RunSetup) -> None:
     if not (run.path / SPLIT).exists():  # the run was killed before training
         return
     saved = read_split(run.path)
-    now = plain_json(setup.prepared.to_json() | {IMAGES_SHA256: setup.bank.digest()})
+    now = to_plain_json(setup.prepared.to_json() | {IMAGES_SHA256: setup.bank.digest()})
     saved.setdefault(IMAGES_SHA256, now[IMAGES_SHA256])  # missing in runs of earlier versions
     if all(saved.get(key) == now[key] for key in ("dataset_digest", "split", IMAGES_SHA256)):
         return
@@ -218,7 +218,7 @@ def _trained_labels(setup: RunSetup) -> str:
     before = [read_trained_labels(path) for name in ("init_from", "weights") if (path := getattr(config, name, None))]
     if prepared.rows is not None:
         before.append(prepared.rows.store.model.trained_labels)
-    return label_keys((prepared.dataset.sample_ids[row] for row in used), setup.bank.sha256[used], *before)
+    return encode_image_set((prepared.dataset.sample_ids[row] for row in used), setup.bank.sha256[used], *before)
 
 
 def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer, fit: FitResult) -> CommandResult:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.cache import cache_folder, read_arrays, write_arrays
-from labelkit.data.datasets import ImageDataset, build_numbered_listing
+from labelkit.data.datasets import ImageDataset, build_indexed_dataset
 from labelkit.data.decode import EncodedImage
 from labelkit.data.named import scenes
 from labelkit.data.named.layouts import DatasetSpec
@@ -54,7 +54,7 @@ class GeneratedSource:
 
 
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List a generated dataset without drawing its images; see ``DatasetSpec.reader``.
+    """Return a generated dataset without drawing its images; see ``DatasetSpec.reader``.
 
     Image i of a split is the same for any number of images.
     """
@@ -70,9 +70,9 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
     splits, numbers = (np.array(column, dtype=np.int64) for column in list(zip(*rows, strict=True))[1:])
     labels = np.full(len(rows), -1, dtype=np.int64)
     if source == scenes.OBJECTS:
-        labels = np.array([scenes.scene_label(SEED, split, number) for _, split, number in rows], dtype=np.int64)
+        labels = np.array([scenes.find_scene_label(SEED, split, number) for _, split, number in rows], dtype=np.int64)
     present, places = np.unique(splits, return_inverse=True)
-    return build_numbered_listing(
+    return build_indexed_dataset(
         spec.name,
         None,
         [name for name, _, _ in rows],

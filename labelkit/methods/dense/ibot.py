@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.data.batch import Batch, DataInfo, move_to_device
+from labelkit.data.batch import Batch, DataInfo, move_arrays_to_device
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.methods.dense.distillation import DistilledStudent, MaskedPatchLoss, centered_targets, warmup_temperature
 from labelkit.methods.dense.options import IBOTConfig
@@ -51,7 +51,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
         large, small = batch.views[:2], batch.views[2:]
         hidden = self.draw_patch_masks(batch)  # (2 b, rows, columns)
         on_host = (hidden, np.flatnonzero(hidden), np.nonzero(hidden)[0])
-        masks, places, owners = move_to_device(on_host, batch.labels.device)
+        masks, places, owners = move_arrays_to_device(on_host, batch.labels.device)
         with torch.no_grad():
             visible = self.target.tokens(torch.cat(large))
             image_targets = self.image_targets(visible.image)

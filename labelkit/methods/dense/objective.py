@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.regions import align_regions, crop_boxes_in_original, overlap_boxes, spans_min_tokens, unit
-from labelkit.data.batch import Batch, move_to_device
+from labelkit.data.batch import Batch, move_arrays_to_device
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
 from labelkit.methods.dense.cotap_network import KERNEL, DenseNetwork
@@ -208,7 +208,7 @@ class CoTAPObjective(nn.Module):
             whole = [inside[k].new_tensor([0, 0, self._sizes[i], self._sizes[i]]) for k, i in enumerate((v, a))]
             chosen = [torch.where(both[:, None], box, full).numpy() for box, full in zip(inside, whole, strict=True)]
             arrays += [*chosen, both.numpy(), np.flatnonzero(both.numpy())]
-        sent = move_to_device(arrays, batch.labels.device)
+        sent = move_arrays_to_device(arrays, batch.labels.device)
         found = {}
         for number, (v, a) in enumerate(pairs):
             online_boxes, target_boxes, _, places = sent[4 * number : 4 * number + 4]
@@ -246,7 +246,7 @@ class CoTAPObjective(nn.Module):
             else:
                 pair = aligned[a, b]
                 online_maps, target_maps, valid = pair.online, pair.target, pair.valid & pair.valid[partners]
-            first, second = move_to_device((np.flatnonzero(valid), partners[valid]), online_maps.device)
+            first, second = move_arrays_to_device((np.flatnonzero(valid), partners[valid]), online_maps.device)
             for features, made in ((online_maps, scores), (target_maps, wanted)):
                 flat = features.flatten(1, 2)
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))

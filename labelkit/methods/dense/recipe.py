@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import DataInfo
-from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.views.recipes import crop_views
+from labelkit.data.samplers import ImageStream, StreamSampler
+from labelkit.data.views.recipes import multi_crop_views
 from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import RepresentationMethod
@@ -61,7 +61,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
     def views(self, min_overlap: tuple[float, float] | None = None) -> tuple[ViewSpec, ...]:
         """Return the large and small views of each image."""
         config: Any = self.config  # each method has its own augmentations
-        return crop_views(
+        return multi_crop_views(
             (self.network.input_spec.size, config.local_size),
             config.num_local_views,
             config.augmentation,
@@ -82,8 +82,8 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
         config = self.config
         objects, batches = config.objects_per_batch, min(config.eval_every_steps, config.steps)
         streams = [
-            Stream("objects", rows[rows < self._num_objects], objects),
-            Stream("scenes", rows[rows >= self._num_objects], config.batch_size - objects),
+            ImageStream("objects", rows[rows < self._num_objects], objects),
+            ImageStream("scenes", rows[rows >= self._num_objects], config.batch_size - objects),
         ]
         return Phase(
             math.ceil(config.steps / config.eval_every_steps),

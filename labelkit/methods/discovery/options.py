@@ -6,15 +6,15 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneOptions, ReuseOptions
-from labelkit.options.base import override_default, panel
+from labelkit.options.base import field_factory, override_default
 from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind, TrainConfig
 
-_MODEL = panel("Model")
-_LOSS = panel("Loss")
-_VIEWS = panel("Views")
-_MONITOR = panel("Monitor")
-_ALIGN = panel("Alignment")
+_MODEL = field_factory("Model")
+_LOSS = field_factory("Loss")
+_VIEWS = field_factory("Views")
+_MONITOR = field_factory("Monitor")
+_ALIGN = field_factory("Alignment")
 
 
 class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):

@@ -26,7 +26,7 @@ from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, draw_blending_plan
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.samplers import ImageStream, StreamSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency
@@ -292,8 +292,8 @@ class MasterTraining:
         config, unlabeled = self.config, self._unlabeled
         per_batch = config.labeled_batch_size if len(unlabeled) else config.batch_size
         streams = [
-            Stream("master labeled", self.rows[self.labels[self.rows] >= 0], per_batch),
-            Stream("master unlabeled", unlabeled, config.batch_size - per_batch),
+            ImageStream("master labeled", self.rows[self.labels[self.rows] >= 0], per_batch),
+            ImageStream("master unlabeled", unlabeled, config.batch_size - per_batch),
         ]
         sampler = StreamSampler(streams, steps=self.steps, seed=config.seed, phase=self.block)
         return self.state.batches(Phase(1, (self.view,), sampler, labels=self.labels), _EPOCH_OFFSET + self.block)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.samplers import ImageStream, StreamSampler
 from labelkit.errors import DivergenceError
 from labelkit.formatting import percent
 from labelkit.methods.few_labels.composition import GuideNetwork, MasterTraining
@@ -134,7 +134,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         """
         config, network, steps = self.config, self.network, self.config.pretext_steps
         sampler = StreamSampler(
-            [Stream("pretext", self._rows, config.batch_size)], steps=steps, seed=config.seed, phase=0
+            [ImageStream("pretext", self._rows, config.batch_size)], steps=steps, seed=config.seed, phase=0
         )
         rate = phase_lr(PRETEXT_LR, steps)
         # dropout and similar layers draw from torch's global generator

@@ -6,23 +6,23 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneRunConfig, PixelOptions
-from labelkit.options.base import BaseConfig, override_default, panel
+from labelkit.options.base import BaseConfig, field_factory, override_default
 from labelkit.options.embeddings import EmbeddingInputOptions, StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind, StepTrainConfig
 
-_FREEMATCH = panel("FreeMatch")
-_DATA = panel("Data")
+_FREEMATCH = field_factory("FreeMatch")
+_DATA = field_factory("Data")
 
-_VIEWS = panel("Views")
-_AVERAGES = panel("Averaged networks")
-_OPTIMIZATION = panel("Optimization")
-_DISCOVERY = panel("Discovery")
-_MIXMATCH = panel("MixMatch")
-_RUN = panel("Run")
-_MASTER = panel("Master")
-_GROWTH = panel("Growth")
-_PRETEXT = panel("Pretext")
-_STOP = panel("Stop")
+_VIEWS = field_factory("Views")
+_AVERAGES = field_factory("Averaged networks")
+_OPTIMIZATION = field_factory("Optimization")
+_DISCOVERY = field_factory("Discovery")
+_MIXMATCH = field_factory("MixMatch")
+_RUN = field_factory("Run")
+_MASTER = field_factory("Master")
+_GROWTH = field_factory("Growth")
+_PRETEXT = field_factory("Pretext")
+_STOP = field_factory("Stop")
 
 
 class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
@@ -262,7 +262,7 @@ class LMCSConfig(EmbeddingInputOptions, HalfLabeledConfig, CriticalSearchOptions
         return min(self.eval_every_steps, self.steps)
 
 
-_LOSS = panel("Loss")
+_LOSS = field_factory("Loss")
 
 
 class MeanTeacherRecipeOptions(PixelOptions):
@@ -356,7 +356,7 @@ class MeanTeacherConfig(EmbeddingInputOptions, MeanTeacherRecipeOptions, TwoStre
     steps: int = override_default(TwoStreamTrainConfig, "steps", 150_000)
 
 
-_MODEL = panel("Model")
+_MODEL = field_factory("Model")
 
 
 class ConfidentSearchOptions(SearchOptions):

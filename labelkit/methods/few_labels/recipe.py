@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.samplers import ImageStream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
@@ -151,7 +151,7 @@ def student_phase(
     """
     labeled, others = rows[labels[rows] >= 0], rows[labels[rows] < 0]
     count = config.labeled_batch_size if isinstance(config, TwoStreamOptions) and len(others) else config.batch_size
-    drawn = (Stream("labeled", labeled, count), Stream("unlabeled", others, config.batch_size - count))
+    drawn = (ImageStream("labeled", labeled, count), ImageStream("unlabeled", others, config.batch_size - count))
     per_epoch = min(config.eval_every_steps, steps)
     sampler = StreamSampler(drawn, steps=per_epoch, seed=config.seed, phase=index)
     rate, moments = learning_rate(config, steps, peak, first=index == 0)

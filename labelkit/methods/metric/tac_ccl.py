@@ -31,7 +31,12 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import PairTransform, ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric.losses import MultiSimilarityLoss
-from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, read_matched_images
+from labelkit.methods.metric.matched_images import (
+    MatchedImages,
+    MatchedPairing,
+    PairGeometry,
+    read_matched_images,
+)
 from labelkit.methods.metric.networks import MetricOutput
 from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank

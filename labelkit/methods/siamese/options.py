@@ -5,13 +5,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import override_default, panel
+from labelkit.options.base import field_factory, override_default
 from labelkit.options.representation import RepresentationTrainConfig
 
-_OPTIMIZATION = panel("Optimization")
-_LOSS = panel("Loss")
-_MODEL = panel("Model")
-_VIEWS = panel("Views")
+_OPTIMIZATION = field_factory("Optimization")
+_LOSS = field_factory("Loss")
+_MODEL = field_factory("Model")
+_VIEWS = field_factory("Views")
 
 _PROJECTORS = {
     "simclr": (512, 128),

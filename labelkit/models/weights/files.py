@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused
-from labelkit.files import open_regular
+from labelkit.files import open_regular_file
 
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 HARMLESS: list[Any] = [argparse.Namespace]
@@ -74,7 +74,7 @@ def load_weights_file(path: str | Path, lists: dict[str, list[Any]] | None = Non
     """
     path = Path(path)
     try:
-        with open_regular(path):
+        with open_regular_file(path):
             pass
     except OSError as error:
         remedy = "Check the path of the weights file and its permissions."

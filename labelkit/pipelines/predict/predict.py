@@ -21,7 +21,7 @@ from labelkit.commands.common.embeddings import is_nonnegative, load_finite_embe
 from labelkit.commands.common.label_files import LabelFileImages, read_csv_labels
 from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.common.search_queries import Queries, embed_query_images, is_store, load_other_store_queries
-from labelkit.commands.common.stored_predictions import get_group_names, new_group_mask, read_stored_predictions
+from labelkit.commands.common.stored_predictions import group_names, is_new_group, read_stored_predictions
 from labelkit.data.datasets import FileSource, build_dataset, sort_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder, path_exists
@@ -29,17 +29,17 @@ from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import missing_path_remedy
 from labelkit.formatting import join_first_few, percent
 from labelkit.pipelines.predict.options import PredictConfig
-from labelkit.pipelines.start.record import RECORD, Record, find_last_finished_round
+from labelkit.pipelines.start.record import RECORD, StartRecord, find_last_finished_round
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.reader import LazyRows
-from labelkit.store.results import Result, list_results, newest_name, read_result
+from labelkit.store.results import Result, find_newest_name, list_results, read_result
 
 
 def load_prediction_source(location: Path, result: str | None) -> tuple[EmbeddingStore, Result, PredictionRule]:
-    """Open a store, its predictions or groups (default: the newest predictions), and their rule for new photos.
+    """Open a store and its predictions or groups (default: the newest predictions), with their rule for new photos.
 
     Raises:
         ConfigError: ``location`` is neither a store nor an output folder of ``start``.
@@ -48,7 +48,7 @@ def load_prediction_source(location: Path, result: str | None) -> tuple[Embeddin
     path, name = (location, result) if is_store(location) else _find_last_round(location, result)
     store = open_store(path)
     if name is None:
-        name = newest_name(list_results(store), "answer")
+        name = find_newest_name(list_results(store), "answer")
         if name not in list_results(store):
             problem = "contains no predictions, which are required to predict labels of new images"
             raise StoreError(str(path), problem, f"Run `labelkit discover answer --index {path}` first.")
@@ -61,7 +61,7 @@ def _find_last_round(folder: Path, result: str | None) -> tuple[Path, str | None
     remedy = "Pass an output folder of `labelkit start`, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
         raise ConfigError("--from", f"{folder} is neither a store nor an output folder of `labelkit start`", remedy)
-    last = find_last_finished_round(Record.read(folder).rounds, folder, "answer", "groups")
+    last = find_last_finished_round(StartRecord.read(folder).rounds, folder, "answer", "groups")
     if last is None:
         raise ConfigError("--from", f"{folder} has no finished results", "Run `labelkit start` again.")
     return folder / str(last["store"]), result or str(last["answer"] or last["groups"])
@@ -87,7 +87,7 @@ def _load_rule(store: EmbeddingStore, result: Result) -> PredictionRule:
     roots = is_tree and is_nonnegative(store)
     features = square_roots(features) if roots else features
     features = normalize_embeddings(features) if is_unit else features
-    return build_nearest_mean_rule(features, groups[rows], new_group_mask(result), scaled=is_unit, roots=roots)
+    return build_nearest_mean_rule(features, groups[rows], is_new_group(result), scaled=is_unit, roots=roots)
 
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
@@ -101,7 +101,7 @@ _SHOWN = 5
 
 
 class Prediction(NamedTuple):
-    """Predicted label of one photo, with its path as the user gave it; see ``COLUMNS``."""
+    """Predicted label of one photo, with its path as passed by the user; see ``COLUMNS``."""
 
     path: str
     label: str
@@ -186,7 +186,7 @@ def _predict_queries(
     queries: Queries,
     min_confidence: float,
 ) -> Iterator[Prediction]:
-    stored, names = read_stored_predictions(result, min_confidence), get_group_names(result)
+    stored, names = read_stored_predictions(result, min_confidence), group_names(result)
     # without labels to calibrate confidences, all predictions are unsure, for stored and for new images
     unchecked = json.loads(result.arrays.get("metrics", "{}")).get("calibration", {}).get("labels") == 0
     row_of: dict[bytes, int] = {}
@@ -270,8 +270,8 @@ def _compare_with_labels(result: Result, predictions: list[Prediction], truth: d
 
     Photos whose labels the predictions are based on are excluded from the comparison.
     """
-    names = np.array(get_group_names(result), dtype=object)
-    known, unnamed = set(names[~new_group_mask(result)]), set(names[new_group_mask(result)])
+    names = np.array(group_names(result), dtype=object)
+    known, unnamed = set(names[~is_new_group(result)]), set(names[is_new_group(result)])
     compared = [line for line in predictions if line.path in truth and line.kind != "given"]
     known_lines = [line for line in compared if truth[line.path] in known]
     unknown_lines = [line for line in compared if truth[line.path] not in known]

@@ -10,7 +10,7 @@ from functools import partial
 from multiprocessing import active_children, get_context
 
 from labelkit.commands.common.results import CommandResult
-from labelkit.data.exit_with_parent import exit_with_parent, without_main_module
+from labelkit.data.exit_with_parent import exit_with_parent, hide_main_module
 from labelkit.options.base import BaseConfig
 from labelkit.progress import Progress, current_progress, use_progress
 
@@ -32,7 +32,7 @@ class _Notes(Progress):
 
 @contextmanager
 def run_in_background(run: Run, steps: Mapping[str, BaseConfig]) -> Iterator[Mapping[str, Callable[[], CommandResult]]]:
-    """Run steps one after another in a background process, which ends with the ``with`` block.
+    """Inside a ``with`` block, run steps one after another in a background process.
 
     Yields, for each step name, a function that waits for the step's result and shows its messages. ``run``, which runs
     the command of a step, must be a module-level function.
@@ -43,7 +43,7 @@ def run_in_background(run: Run, steps: Mapping[str, BaseConfig]) -> Iterator[Map
     before = set(active_children())
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
     try:
-        with without_main_module():
+        with hide_main_module():
             futures = {name: pool.submit(_run_quietly, run, step) for name, step in steps.items()}
         yield {name: partial(_wait, future, run, steps[name]) for name, future in futures.items()}
     except BaseException:

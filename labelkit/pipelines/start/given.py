@@ -17,8 +17,8 @@ from pathlib import Path
 from labelkit.commands.common.label_files import LabelFileImages, find_images_by_path, match_label_paths
 from labelkit.commands.common.labels import find_misspelled_class
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.path_rule import escape_path, find_paths
-from labelkit.data.tables import FILE_COLUMN, class_name, read_file_labels, read_label_csv, read_paths_and_labels
+from labelkit.data.path_rule import escape_path, match_paths
+from labelkit.data.tables import FILE_COLUMN, read_label_csv, read_labeled_rows, read_paths_and_labels, to_class_name
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
 from labelkit.formatting import join_first_few
@@ -39,7 +39,7 @@ _FEW = 2
 
 @dataclass(frozen=True)
 class TableLabel:
-    """Label of a photo in a table, with the path and file digest that the photo had when the label was recorded.
+    """Label of a photo in a table, with the path and digest of the photo's file when the label was recorded.
 
     Attributes:
         path: path relative to the photo folder.
@@ -74,48 +74,48 @@ class CollectedLabels:
 
 def collect_labels(
     tables: GeneratedTables,
-    labels: Sequence[Path],
+    user_tables: Sequence[Path],
     dataset: ImageDataset,
     label_column: str | None,
     stores: Sequence[EmbeddingStore],
     *,
-    left: Mapping[str, Sequence[str]],
+    last_outdated: Mapping[str, Sequence[str]],
     checked: Mapping[str, str],
     corrected: Sequence[TableLabel],
-    given_before: Callable[[], Mapping[str, str]],
-    browser: Sequence[TableLabel],
-    is_same: bool,
+    load_last_labels: Callable[[], Mapping[str, str]],
+    browser_labels: Sequence[TableLabel],
+    same_photos: bool,
 ) -> CollectedLabels:
     """Collect the labels of photos from tables and the browser; later sources override earlier ones.
 
     Args:
         tables: tables written by ``start``.
-        labels: CSVs of the user, or ``FOLDERS``.
+        user_tables: CSVs of the user, or ``FOLDERS``.
         dataset: the photos.
         label_column: name of the label column in the CSVs of the user; ``None`` for the usual one.
         stores: stores of earlier runs, newest first, which record the file at each path.
-        left: ``outdated`` of the last run, see :class:`CollectedLabels`.
+        last_outdated: ``outdated`` of the last run, see :class:`CollectedLabels`.
         checked: labels by path as written to ``check.csv``; if they differ now, they were corrected, and if they are
             empty, they were removed.
         corrected: labels corrected in ``labels.csv``.
-        given_before: returns the labels by path on which the last run was based; those changed or removed in
+        load_last_labels: returns the labels by path on which the last run was based; those changed or removed in
             ``given.csv`` since then are not read from a table of the user again.
-        browser: labels entered in the browser; an empty text removes a label.
-        is_same: whether the photos are those of the newest store, so that labels of missing photos need no new search.
+        browser_labels: labels entered in the browser; an empty text removes a label.
+        same_photos: whether the photos are those of the newest store, so that missing photos need no new search.
 
     Raises:
         DatasetError: a file cannot be used, or lists photos that are missing and were not in an earlier run.
     """
     progress = current_progress()
     place_of = {escape_path(name): place for place, name in enumerate(dataset.sample_ids)}
-    gone_from = {path: set(texts) for path, texts in left.items()}
+    gone_from = {path: set(texts) for path, texts in last_outdated.items()}
     folder = tables.folder
     kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
     filled[-1] = [label for label in filled[-1] if label.text != checked.get(label.path)]
     known_away = set(kept)
     if tables.is_edited_by_user(GIVEN):
         now = {label.path: label.text for label in given}
-        differing = {name: text for name, text in given_before().items() if now.get(name) != text}
+        differing = {name: text for name, text in load_last_labels().items() if now.get(name) != text}
         for name, text in differing.items():
             gone_from.setdefault(name, set()).add(text)
         if differing:
@@ -126,11 +126,11 @@ def collect_labels(
     changed: Counter[Path] = Counter()
     own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
     filled.append(_with_files(corrected, stores))
-    filled.append([label for label in browser if label.text])
+    filled.append([label for label in browser_labels if label.text])
     read = read_paths_and_labels(folder / CHECK) if tables.is_edited_by_user(CHECK) else {}
     emptied = {path for path, text in read.items() if not text}
     for where, removed in (
-        ("the browser", [(label.path, label.file) for label in browser if not label.text]),
+        ("the browser", [(label.path, label.file) for label in browser_labels if not label.text]),
         (CHECK, [at for at, one in earlier.items() if one.path in emptied and one.text == checked.get(one.path)]),
     ):
         gone = [old for at in removed if (old := earlier.pop(at, None)) is not None]
@@ -151,10 +151,10 @@ def collect_labels(
         take(path, written)
     placed: dict[int, tuple[str, Path]] = {}
     newest: set[TableLabel] = set()
-    for path in labels:
+    for path in user_tables:
         if path == FOLDERS:
             # as if read from given.csv
-            classes = {k: usual for k, name in enumerate(dataset.class_names) if (usual := class_name(name))}
+            classes = {k: usual for k, name in enumerate(dataset.class_names) if (usual := to_class_name(name))}
             fresh, written = {i: classes[k] for i, k in enumerate(dataset.labels.tolist()) if k in classes}, []
             if bad := [name for k, name in enumerate(dataset.class_names) if k not in classes]:
                 progress.message(f"images in {', '.join(bad)} have no label; rename these folders if they are classes")
@@ -172,7 +172,7 @@ def collect_labels(
         placed |= {place: (text, path) for place, text in fresh.items()}
     fresh_paths = {label.path for written in filled for label in written}
     noted = {place_of[one.path]: one.file for one in given if one.path in place_of and one.path not in fresh_paths}
-    files = _Files(dataset, {place: file for place, file in noted.items() if file and is_same})
+    files = _Files(dataset, {place: file for place, file in noted.items() if file and same_photos})
     known: dict[int, str] = {}
     strays: list[TableLabel] = []
     for label in earlier.values():
@@ -181,7 +181,7 @@ def collect_labels(
             strays.append(label)
         else:
             known[place] = label.text
-    sought = [label for label in strays if not (is_same and label in known_away)]
+    sought = [label for label in strays if not (same_photos and label in known_away)]
     moved, away, edited = _follow(strays, sought, newest, place_of, files, stores, known)
     for label in (*moved, *away):
         gone_from.setdefault(label.path, set()).add(label.text)
@@ -200,7 +200,7 @@ def collect_labels(
         )
     class_table: dict[str, Path] = {}
     outdated = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
-    for path in labels:
+    for path in user_tables:
         fresh = {place: text for place, (text, table) in placed.items() if table == path}
         # labels of a photo that had the path before, or that have been corrected
         stale = {place for place, text in fresh.items() if text in outdated.get(place, ()) and text != known.get(place)}
@@ -260,7 +260,7 @@ def _read_user_table(
     already moved with it.
     """
     read_label_csv(labels, label_column, show_message=current_progress().message)
-    written = [TableLabel(*row) for row in read_file_labels(labels, label_column)]
+    written = [TableLabel(*row) for row in read_labeled_rows(labels, label_column)]
     if is_own:
         written = _with_files(written, stores)
     told = [label for label in written if label.file]
@@ -269,7 +269,7 @@ def _read_user_table(
     _, unknown = find_images_by_path(labels, texts, images)
     if unknown:
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
-        were, _ = find_paths(unknown, former, table=labels, root=dataset.root, whole=False)
+        were, _ = match_paths(unknown, former, table=labels, root=dataset.root, complete=False)
         gone = [TableLabel(escape_path(former[place]), texts.pop(name), "") for name, place in were.items()]
         told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
     return match_label_paths(labels, texts, images) if texts else {}, told
@@ -314,12 +314,12 @@ def _follow(
     return moved, away, edited
 
 
-def skipped_photos(table: Path, kept: Path, labels: Mapping[str, str]) -> list[str]:
-    """Return the sorted paths that the user left empty in a table while filling in others, now or earlier (``kept``).
+def find_skipped_photos(table: Path, earlier: Path, labels: Mapping[str, str]) -> list[str]:
+    """Find the photos that the user left empty in a table while filling in others, now or earlier (``earlier``).
 
     Photos that have since been labeled are no longer skipped.
     """
-    following, before = ({} if not path.is_file() else read_paths_and_labels(path) for path in (table, kept))
+    following, before = ({} if not path.is_file() else read_paths_and_labels(path) for path in (table, earlier))
     left = [path for path, text in following.items() if not text] if any(following.values()) else []
     return sorted({*before, *left} - labels.keys())
 
@@ -345,10 +345,10 @@ class GeneratedTables:
         # in away.csv, two successive photos may have the same path; labels.csv contains guesses
         if path.name not in (AWAY, LABELS):
             read_label_csv(path, empty_ok=True, show_message=current_progress().message)
-        return [TableLabel(*row) for row in read_file_labels(path)]
+        return [TableLabel(*row) for row in read_labeled_rows(path)]
 
     def is_edited_by_user(self, name: str) -> bool:
-        """Return whether the user has edited a table, i.e. whether its content, when read, was not that written."""
+        """Return whether the user has edited a table, i.e. whether the content read differs from that written."""
         read = self._read.get(self.folder / name)
         return read is not None and read != self._written.get(name)
 
@@ -368,12 +368,12 @@ class GeneratedTables:
             current_progress().warning(told)
         return True
 
-    def replace(self, path: Path, made: Path) -> bool:
-        """Replace a table with a finished file, unless it has changed since it was read; return whether it was."""
+    def replace(self, path: Path, new_file: Path) -> bool:
+        """Replace a table with ``new_file`` unless it has changed since it was read; return whether it was replaced."""
         if not self.prepare_to_replace(path):
-            made.unlink()
+            new_file.unlink()
             return False
-        move_into_place(made, path, replace=True)
+        move_into_place(new_file, path, replace=True)
         self._written[path.name] = sha256_file(path)
         self._save()
         return True
@@ -418,14 +418,14 @@ class _Files:
         self.paths = [dataset.root / name for name in dataset.sample_ids]
         self._digests = dict(known)
 
-    def digest(self, place: int) -> str:
+    def digest(self, position: int) -> str:
         """Return a file's SHA-256 digest in hex, or "" if it cannot be read, which ``embed`` will report."""
-        if place not in self._digests:
+        if position not in self._digests:
             try:
-                self._digests[place] = sha256_file(self.paths[place])
+                self._digests[position] = sha256_file(self.paths[position])
             except OSError:
-                self._digests[place] = ""
-        return self._digests[place]
+                self._digests[position] = ""
+        return self._digests[position]
 
 
 def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
@@ -443,23 +443,23 @@ def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[Embeddin
 
 
 def count_moved_images(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
-    """Count the rows whose image files are now at a path that the store does not list."""
+    """Count the rows of a store whose image files are now at a path that the store does not list."""
     wanted, old = {store.sha256[row].tobytes().hex() for row in rows}, set(store.sample_ids)
     found = _find_moved_files(wanted, _Files(dataset, {}), [store])
     return sum(any(dataset.sample_ids[place] not in old for place in places) for places in found.values())
 
 
 def write_labels(
-    tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels, unread: Set[str] = frozenset()
+    tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels, unreadable: Set[str] = frozenset()
 ) -> None:
-    """Write the known labels with the SHA-256 of each photo; those of missing or unreadable (``unread``) photos first.
+    """Write the known labels with the SHA-256 of each photo, starting with those of missing or unreadable photos.
 
     No label is lost if this is interrupted.
     """
     names, columns = dataset.sample_ids, ("path", "label", FILE_COLUMN)
     given = [(names[i], known.by_position[i], known.files[i]) for i in sorted(known.by_position)]
     # without a digest, since the file may be restored or replaced by another one
-    aside = [(escape_path(name), text, "") for name, text, _ in given if name in unread]
+    aside = [(escape_path(name), text, "") for name, text, _ in given if name in unreadable]
     if aside:
         current_progress().warning(
             f"{_labels(len(aside))} for unreadable photos: kept in {tables.folder / AWAY} until the photos can be read"
@@ -468,6 +468,6 @@ def write_labels(
     if away:
         tables.write(AWAY, columns, sorted(away, key=lambda row: (row[0], row[2])))
     if given or (tables.folder / GIVEN).is_file():
-        tables.write(GIVEN, columns, (row for row in given if row[0] not in unread))
+        tables.write(GIVEN, columns, (row for row in given if row[0] not in unreadable))
     if not away:
         tables.remove(AWAY)

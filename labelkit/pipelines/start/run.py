@@ -30,7 +30,7 @@ from labelkit.data.registry import load_dataset
 from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.files import missing_path_remedy
 from labelkit.models.weights.published import find_recorded_weights
-from labelkit.options.base import BaseConfig, command_words, flag
+from labelkit.options.base import BaseConfig, build_command_words, to_flag
 from labelkit.options.embed import EmbedConfig
 from labelkit.pipelines.start.background import run_in_background
 from labelkit.pipelines.start.browser import read_browser_labels, record_browser_round, start_in_browser
@@ -46,17 +46,17 @@ from labelkit.pipelines.start.given import (
     GeneratedTables,
     collect_labels,
     count_moved_images,
-    skipped_photos,
+    find_skipped_photos,
     write_labels,
 )
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import (
-    Record,
+    StartRecord,
     find_last_finished_round,
-    labels_of_last_round,
+    read_labels_of_last_round,
     remove_confirmed_labels,
 )
-from labelkit.pipelines.start.summary import REPORT, corrected_labels, write_summary
+from labelkit.pipelines.start.summary import REPORT, find_corrected_labels, write_summary
 from labelkit.progress import Progress, current_progress, use_progress
 from labelkit.store.commit import json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -168,7 +168,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandResult:
-    record = Record.read(folder)
+    record = StartRecord.read(folder)
     tables = GeneratedTables(folder, record.tables, record.write)
     stores = [open_store(folder / name) for name in _existing_stores(record, folder)]
     alone = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
@@ -177,19 +177,19 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
     checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
     browser_round, browser = read_browser_labels(record)
-    corrected = corrected_labels(tables, record.rounds, record.tables.get(LABELS))
+    corrected = find_corrected_labels(tables, record.rounds, record.tables.get(LABELS))
     known = collect_labels(
         tables,
         config.labels or (),
         dataset,
         config.label_column,
         stores,
-        left=record.left,
+        last_outdated=record.left,
         checked={one["path"]: one["label"] for one in checked},
         corrected=corrected,
-        given_before=lambda: labels_of_last_round(folder, record.rounds),
-        browser=browser,
-        is_same=is_same,
+        load_last_labels=lambda: read_labels_of_last_round(folder, record.rounds),
+        browser_labels=browser,
+        same_photos=is_same,
     )
     labels = known.by_position
     now = {escape_path(dataset.sample_ids[place]): text for place, text in labels.items()}
@@ -214,7 +214,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
     this = _choose_round(config, record, folder, listing, labels, len(dataset), alone=alone)
     record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
     this.record["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))
-    skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
+    skipped, seen = (find_skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
     hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
@@ -234,7 +234,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
         progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
     elif not last and not config.dry_run:
         for number, (name, step) in enumerate(steps.items(), 1):
-            progress.message(f"{number}. {name}: {command_line(step)}")
+            progress.message(f"{number}. {name}: {build_command_line(step)}")
     minutes = None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset)
     if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
         progress.message(f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps")
@@ -322,7 +322,7 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
 def _plan(
     dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, BaseConfig]
 ) -> CommandResult:
-    commands = {name: command_line(step) for name, step in steps.items()}
+    commands = {name: build_command_line(step) for name, step in steps.items()}
     rows: list[list[Cell]] = [[number, name, command] for number, (name, command) in enumerate(commands.items(), 1)]
     values: dict[str, object] = {
         "photos": len(dataset),
@@ -339,14 +339,14 @@ def _list_photos(config: StartConfig) -> ImageDataset:
         if folder.exists():
             raise DatasetError(str(folder), "is a file", "Pass a folder of photos.")
         raise DatasetError(str(folder), "does not exist", missing_path_remedy(folder))
-    dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
+    dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing_kwargs())
     if len(dataset) < 2:
         problem = "contains only one photo"
         raise DatasetError(str(folder), problem, "Add photos; at least two are required to form groups.")
     return dataset
 
 
-def _existing_stores(record: Record, folder: Path) -> list[str]:
+def _existing_stores(record: StartRecord, folder: Path) -> list[str]:
     """Return the names of the existing stores of all rounds, newest first."""
     names = dict.fromkeys(str(entry["store"]) for entry in reversed(record.rounds))
     return [name for name in names if (folder / name).is_file()]
@@ -382,7 +382,7 @@ def _digest_listing(dataset: ImageDataset) -> str:
 
 def _choose_round(
     config: StartConfig,
-    record: Record,
+    record: StartRecord,
     folder: Path,
     listing: str,
     labels: dict[int, str],
@@ -435,7 +435,7 @@ def _link_earlier_round(this: _Round, stores: Sequence[Path], dataset: ImageData
     return replace(this, before=before)
 
 
-def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
+def _last_answers(record: StartRecord, this: _Round) -> tuple[Path, str] | None:
     """Return the store and predictions of the last round with predictions; ``None`` if they cannot be compared."""
     answered = [entry for entry in record.rounds if entry is not this.record and entry["answer"]]
     entry = find_last_finished_round(answered, this.folder, "answer")
@@ -466,7 +466,7 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
     steps: dict[str, BaseConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
-            **config.listing(),
+            **config.listing_kwargs(),
             split="all",
             label_split="none",
             backbone=backbone,
@@ -545,9 +545,9 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
     return steps
 
 
-def command_line(config: BaseConfig) -> str:
-    """Return the shell command that runs a step of ``start``, with only the options that differ from their defaults."""
-    return shlex.join(("labelkit", *command_words(config)))
+def build_command_line(config: BaseConfig) -> str:
+    """Build the shell command that runs a step of ``start``, with only the options that are not at their defaults."""
+    return shlex.join(("labelkit", *build_command_words(config)))
 
 
 def _step_inputs(this: _Round, name: str) -> dict[str, object]:
@@ -560,7 +560,7 @@ def _step_inputs(this: _Round, name: str) -> dict[str, object]:
     return {"round": this.record["inputs"], **({"left": mine} if any(mine) else {})}
 
 
-def _done(record: Record, this: _Round, name: str, config: BaseConfig) -> dict[str, Any] | None:
+def _done(record: StartRecord, this: _Round, name: str, config: BaseConfig) -> dict[str, Any] | None:
     return record.read_finished_values(*_step_key(this, name, config), _step_inputs(this, name))
 
 
@@ -580,11 +580,11 @@ def _step_key(this: _Round, name: str, config: BaseConfig) -> tuple[str, str]:
     if name != "report" and "dataset" in type(config).model_fields:
         config = config.model_copy(update={"dataset": None})
     inside = str(this.folder / "x")[:-1]
-    return name, shlex.join(word.removeprefix(inside) for word in command_words(config))
+    return name, shlex.join(word.removeprefix(inside) for word in build_command_words(config))
 
 
 def _do_step(
-    record: Record,
+    record: StartRecord,
     this: _Round,
     name: str,
     config: BaseConfig,
@@ -623,7 +623,7 @@ def _run(config: BaseConfig) -> CommandResult:
     try:
         result, fault = all_commands()[config.command].run(config)
     except LabelkitError as error:
-        mine = {flag(name) for name in StartConfig.model_fields}
+        mine = {to_flag(name) for name in StartConfig.model_fields}
         # in start, --backbone NAME uses published weights
         said = re.split(r"(?<=\.) ", error.remedy.replace(" --pretrained", ""))
         kept = [one for one in said if mine.issuperset(re.findall(r"--[a-z][a-z-]+", one))]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import split_rows, warn_of_newer_store
+from labelkit.commands.common.embeddings import find_split_rows, warn_of_newer_store
 from labelkit.commands.common.images.read import open_source_dataset
 from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.results import CommandResult, Table
@@ -24,12 +24,12 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
-from labelkit.studio.label.actions import TYPICAL, changed_rows_and_groups, choose_training_labels
+from labelkit.studio.label.actions import TYPICAL, choose_training_labels, find_changed_rows_and_groups
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import Labels, add_labels, add_predictions, drop_unused_classes, initial_labels
-from labelkit.studio.label.session import Session, restore_session
+from labelkit.studio.label.rounds import StoreLabels, add_labels, add_predictions, drop_unused_classes, initial_labels
+from labelkit.studio.label.session import LabelingSession, restore_session
 from labelkit.studio.label.sets import check_label_set, write_label_set
 from labelkit.studio.report.images import choose_images
 
@@ -50,7 +50,7 @@ def label_images(config: LabelConfig) -> CommandResult:
     check_label_set(config)
     warn_of_newer_store(config.index)
     store = open_store(config.index)
-    split_rows(store, config.split)  # rejects an unknown split before anything is written
+    find_split_rows(store, config.split)  # rejects an unknown split before anything is written
     base = initial_labels(config, store)
     values: dict[str, object] = {"index": config.index}
     made: list[Path] = []
@@ -89,7 +89,7 @@ def label_images(config: LabelConfig) -> CommandResult:
     return CommandResult(values, tuple(made), tuple(tables))
 
 
-def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels, told: dict[str, Any]) -> Path:
+def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: StoreLabels, told: dict[str, Any]) -> Path:
     params = {"changed" if key == "conflicts" else key: value for key, value in told.items()}
     try:
         return write_result(
@@ -134,7 +134,7 @@ def _class_counts(labels: NDArray[np.int64], names: Sequence[str]) -> tuple[list
     return values, Table("labels per class", ["class", "images"], cells)
 
 
-def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels) -> bytes:
+def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: StoreLabels) -> bytes:
     """Return a CSV of all images of the store: paths, relative to its folder or absolute, and labels or empty cells."""
     images = open_source_dataset(store, config.dataset, config.data_root)
     if images.root is None:
@@ -203,7 +203,7 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
             )
 
         try:
-            serve(server, config.host, config.port, opened=config.open)
+            serve(server, config.host, config.port, open_browser=config.open)
         except Interrupted as interrupted:
             if interrupted.signum != signal.SIGINT:
                 raise
@@ -213,9 +213,9 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
 
 
 def read_session_labels(
-    store: EmbeddingStore, name: str, since: int | None
+    store: EmbeddingStore, name: str, after_round: int | None
 ) -> tuple[int, list[tuple[str, str, str]], list[tuple[str, str, str]]]:
-    """Return the last round of a labeling session, all its labels, and those that changed after the round ``since``.
+    """Read the last round of a labeling session, all labels, and those that changed after ``after_round``.
 
     A label is a tuple of an image's path, label and SHA-256 in hex, for individually labeled images and the most
     typical images of named groups. Among the changes, the label is empty if it was removed or the image rejected.
@@ -226,16 +226,16 @@ def read_session_labels(
     session = restore_session(store, read_result(store, name))
     work = session.work
     learned = choose_training_labels(work, choose_images(store, store.n, 0).features)
-    since = session.first_round if since is None else since
-    rows, _ = changed_rows_and_groups(
-        [step for done in session.actions_since(since) for step in done.steps if step.do in ("label", "reject")]
+    after_round = session.first_round if after_round is None else after_round
+    rows, _ = find_changed_rows_and_groups(
+        [step for done in session.actions_since(after_round) for step in done.steps if step.do in ("label", "reject")]
     )
-    fresh = (learned >= 0) & (session.label_rounds > since)
+    fresh = (learned >= 0) & (session.label_rounds > after_round)
     fresh[sorted(rows)] = True
     labels, by_group = work.labels()
     # an image keeps its label even if others become more typical of its group
-    kept = (learned >= 0) | ((labels >= 0) & (session.label_rounds <= since))
-    if predicted := int((by_group & (learned < 0) & (session.label_rounds > since)).sum()):
+    kept = (learned >= 0) | ((labels >= 0) & (session.label_rounds <= after_round))
+    if predicted := int((by_group & (learned < 0) & (session.label_rounds > after_round)).sum()):
         current_progress().message(
             f"only the {TYPICAL} most typical images of each named group are used as labels; the labels of the other "
             f"{predicted} images are predicted again"
@@ -259,7 +259,7 @@ def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:
         raise BusyError(str(folder), problem, "Use its link, or stop it with Ctrl-C first.") from error
 
 
-def _summarize_session(config: LabelConfig, session: Session) -> CommandResult:
+def _summarize_session(config: LabelConfig, session: LabelingSession) -> CommandResult:
     labels, by_group = session.work.labels()
     counts, table = _class_counts(labels, session.work.classes)
     path = results_folder(session.store.path) / f"{session.name}.h5"

@@ -68,7 +68,6 @@ class ShownImages:
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Return the number of images, m."""
         return len(self.rows)
 
 

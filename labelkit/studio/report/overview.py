@@ -26,9 +26,9 @@ _MAX_POINTS, _MAX_CURVES = 400, 24
 
 
 def score_groupings(
-    store: EmbeddingStore, results: Mapping[str, Result | str], shown: Result, shared: ReportConfig
+    store: EmbeddingStore, results: Mapping[str, Result | str], shown_result: Result, config: ReportConfig
 ) -> dict[str, Any] | str:
-    """Evaluate all groupings of a store against its labels; if that fails, return the reason.
+    """Evaluate all groupings of a store against its labels; if this is not possible, return the reason.
 
     Returns:
         ``scores``, one per grouping and split, as in ``labelkit evaluate clustering --json``; ``resamples``, the number
@@ -37,22 +37,22 @@ def score_groupings(
     others = [
         name
         for name, one in results.items()
-        if not isinstance(one, str) and one.kind in ("classes", "clusters") and name != shown.name
+        if not isinstance(one, str) and one.kind in ("classes", "clusters") and name != shown_result.name
         if any(key in one.arrays for key in GROUPINGS)
     ]
-    config = EvaluateClusteringConfig(
+    evaluation = EvaluateClusteringConfig(
         index=store.path,
-        results=(shown.name, *others),
-        labels=shared.labels,
-        label_column=shared.label_column,
-        seed=shared.seed,
+        results=(shown_result.name, *others),
+        labels=config.labels,
+        label_column=config.label_column,
+        seed=config.seed,
     )
     try:
-        found: Any = evaluate_clustering(config).to_json()
+        found: Any = evaluate_clustering(evaluation).to_json()
     except StoreError as error:
         return escape_for_page(error.problem)
     held_out = store.labeled is not None and bool(store.labeled.any())
-    return {"scores": found["scores"], "resamples": config.bootstrap, "held_out": held_out}
+    return {"scores": found["scores"], "resamples": evaluation.bootstrap, "held_out": held_out}
 
 
 def describe_store(store: EmbeddingStore) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from labelkit.commands.discover.calibrate import (
     collect_unused_label_evidence,
     fit_calibration,
 )
-from labelkit.commands.discover.categories import discover_categories, discover_head
+from labelkit.commands.discover.categories import classify_by_logits, discover_categories
 from labelkit.commands.discover.grouping import Grouping
 from labelkit.commands.discover.label_weights import drop_low_weight_labels
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
@@ -370,7 +370,7 @@ def test_head_is_answered_through_the_features_and_says_that_its_network_saw_the
 ) -> None:
     labels = np.repeat(np.arange(CLASSES), PER_CLASS)
     store = build(clustered=False, logits=np.eye(CLASSES)[labels])
-    discover_head(DiscoverHeadConfig(index=store.path))
+    classify_by_logits(DiscoverHeadConfig(index=store.path))
 
     done = labelkit("discover", "answer", "--index", store.path, "--json")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from labelkit.commands.discover.few import discover_lmcs, discover_snowball
 from labelkit.commands.discover.few_options import DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.data.splits import ClassLabels, few_labels_split
+from labelkit.data.splits import ClassLabels, make_few_labels_split
 from labelkit.methods.few_labels.critical_samples import discover_critical
 from labelkit.methods.few_labels.snowball_search import discover_confident
 from labelkit.store.embeddings import EmbeddingStore
@@ -279,7 +279,7 @@ def test_labels_that_are_not_there_are_refused(
 
 def test_labels_are_drawn_to_measure(store: EmbeddingStore) -> None:
     told = snowball(store, num_labels=6, label_seed=3)
-    split = few_labels_split(ClassLabels(TRUTH, np.ones(60, dtype=bool), 3), total=6, seed=3)
+    split = make_few_labels_split(ClassLabels(TRUTH, np.ones(60, dtype=bool), 3), total=6, seed=3)
 
     assert (read_result(store, "snowball").arrays["sources"] == 1).tolist() == split.labeled.tolist()
     assert told["labels"] == 6

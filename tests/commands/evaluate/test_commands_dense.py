@@ -82,7 +82,7 @@ def test_tuning_trains_the_backbone_and_not_the_head_alone(labelkit: Any, folder
     dataset = load_dataset(str(folder), data_root=folder)
 
     frozen = FrozenNetwork(network, 32, 8)
-    tuned, _ = train_segmenter(config, frozen, dataset, dataset.in_split("train"), 1e-3, seed=0)
+    tuned, _ = train_segmenter(config, frozen, dataset, dataset.rows_in_split("train"), 1e-3, seed=0)
 
     assert all(value.equal(before[name]) for name, value in network.state_dict().items())
     # a step of AdamW moves every number that has a gradient by the rate, and those of the backbone have one

@@ -12,7 +12,7 @@ from labelkit.errors import ConfigError, Mismatch
 from labelkit.methods.dense.cotap import CoTAP, NeighborPairing, load_or_compute_neighbors
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.ranking_loss import cotap_loss
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.store.array_files import read_neighbors
 from labelkit.training.method import TrainState
 
@@ -25,7 +25,7 @@ def config(**options: Any) -> CoTAPConfig:
         "dataset": "objects", "scene_dataset": "scenes", "batch_size": 4, "projector_dims": (16, 8), "num_neighbors": 2,
         "steps": 10, "lr_warmup_steps": 0, "precision": "float32", **options,
     }  # fmt: skip
-    return resolve(CoTAPConfig, preset="digits", overrides=settings).config
+    return resolve_config(CoTAPConfig, preset="digits", overrides=settings).config
 
 
 def only(*names: str, **options: Any) -> CoTAPConfig:

@@ -6,10 +6,10 @@ import torch
 from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.recipe import normalized_pixels
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import available_presets, resolve
+from labelkit.options.presets import list_presets, resolve_config
 
 FREEZING = [name for name, spec in METHODS.items() if "freeze_bn" in spec.config.model_fields]
-METRIC = [(METHODS[name].config, preset) for name in FREEZING for preset in available_presets(METHODS[name].config)]
+METRIC = [(METHODS[name].config, preset) for name in FREEZING for preset in list_presets(METHODS[name].config)]
 
 
 @pytest.mark.parametrize("name", FREEZING)
@@ -23,7 +23,7 @@ def test_frozen_statistics_of_random_weights_are_refused(name: str) -> None:
 
 def test_a_random_network_is_not_clustered_first() -> None:
     for config_class, preset in METRIC:
-        config = resolve(config_class, preset=preset).config
+        config = resolve_config(config_class, preset=preset).config
         clusters = config_class is TACCCLConfig or getattr(config, "mode", "") == "unsupervised"
         assert not clusters or config.pretrained or config.first_clustering == "pixels", preset
 

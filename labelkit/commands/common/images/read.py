@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
-def run_in_threads(function: Callable[[Item], Found], items: Sequence[Item], description: str) -> Iterator[Found]:
+def map_in_threads(function: Callable[[Item], Found], items: Sequence[Item], description: str) -> Iterator[Found]:
     """Apply a function to items in threads, and yield the results in order; a progress bar shows ``description``."""
     with (
         ThreadPoolExecutor(os.cpu_count() or 1) as pool,
