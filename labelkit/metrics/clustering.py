@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.matching import contingency, match_counts
+from labelkit.algorithms.matching import cross_tabulate, match_counts
 
 _LEVEL = 0.95
 
@@ -91,14 +91,14 @@ def cluster_accuracy(
     if old_classes.ndim != 1 or old_classes.dtype != np.bool_:
         raise ValueError(f"old_mask_per_class must be bool of shape (c,), got {old_classes.dtype} {old_classes.shape}")
     if mapping is None:
-        counts = contingency(cluster_ids, labels, num_classes=len(old_classes))
+        counts = cross_tabulate(cluster_ids, labels, num_classes=len(old_classes))
         class_of_cluster = match_counts(counts).class_of_cluster
     else:
         class_of_cluster = np.asarray(mapping, dtype=np.int64)
         named, times = np.unique(class_of_cluster[class_of_cluster >= 0], return_counts=True)
         if (times > 1).any():
             raise ValueError(f"mapping must not repeat a class, but class {named[times > 1][0]} occurs more than once")
-        counts = contingency(cluster_ids, labels, num_clusters=len(class_of_cluster), num_classes=len(old_classes))
+        counts = cross_tabulate(cluster_ids, labels, num_clusters=len(class_of_cluster), num_classes=len(old_classes))
 
     per_class, hits = counts.sum(axis=0), _count_correct(counts, class_of_cluster)
     num_old, num_new = int(per_class[old_classes].sum()), int(per_class[~old_classes].sum())
@@ -206,7 +206,7 @@ def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
     """
     # ids may be sparse
     classes, clusters = (np.unique(np.asarray(ids), return_inverse=True)[1] for ids in (labels, cluster_ids))
-    counts = contingency(classes, clusters)
+    counts = cross_tabulate(classes, clusters)
     return float(counts.max(axis=0).sum() / counts.sum())
 
 

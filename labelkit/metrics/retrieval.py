@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
-from labelkit.algorithms.matching import as_ids
+from labelkit.algorithms.matching import validate_ids
 from labelkit.algorithms.row_blocks import StoredRows
 
 _RESOLUTION = float(2**29)
@@ -160,7 +160,7 @@ class _SortedRows:
     def __init__(self, values: ArrayLike | StoredRows, labels: ArrayLike, name: str) -> None:
         self._arguments = values, labels, name
         rows = values.to_array() if isinstance(values, StoredRows) else np.asarray(values)
-        what, classes = f"{name}embeddings", as_ids(labels, f"{name}labels")
+        what, classes = f"{name}embeddings", validate_ids(labels, f"{name}labels")
         if rows.ndim != 2 or len(rows) != len(classes) or rows.shape[1] == 0:
             raise ValueError(f"{what} must have shape ({len(classes)}, d), got {rows.shape}")
         self.rows = rows if rows.dtype in (np.float16, np.float32, np.float64) else rows.astype(np.float64)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.matching import contingency
+from labelkit.algorithms.matching import cross_tabulate
 
 IGNORE = 255
 BOUNDARY_TOLERANCE = 0.008
@@ -71,7 +71,7 @@ class SegmentationCounts:
         seen = true != IGNORE
         predicted, true = predicted[seen], true[seen]
         if true.size:
-            self.counts += contingency(true, predicted, num_clusters=self.num_classes, num_classes=self.num_classes)
+            self.counts += cross_tabulate(true, predicted, num_clusters=self.num_classes, num_classes=self.num_classes)
 
     def scores(self) -> SegmentationScores:
         """Compute the scores of all masks added so far.

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.algorithms.regions import unit
+from labelkit.algorithms.regions import to_unit
 from labelkit.data.batch import DataInfo
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
 from labelkit.methods.dense.options import CoTAPConfig
@@ -129,7 +129,7 @@ class DenseNetwork(TokenNetwork):
 
     def project(self, features: Tensor) -> Tensor:
         """Project filtered features (..., d) to float32 unit vectors."""
-        return unit(self.projector(features))
+        return to_unit(self.projector(features))
 
     def patch_features(self, images: Tensor) -> Tensor:
         """Return the patch features (b, rows, columns, d) of images (b, c, h, w), filtered if there is a filter.

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.regions import align_regions, crop_boxes_in_original, overlap_boxes, spans_min_tokens, unit
+from labelkit.algorithms.regions import align_regions, crop_boxes_in_original, overlap_boxes, spans_min_tokens, to_unit
 from labelkit.data.batch import Batch, move_to_device
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
@@ -213,8 +213,8 @@ class CoTAPObjective(nn.Module):
         for number, (v, a) in enumerate(pairs):
             online_boxes, target_boxes, _, places = sent[4 * number : 4 * number + 4]
             found[v, a] = AlignedFeatures(
-                unit(align_regions(online.patches[v], online_boxes, config.roi_size, self._patch_size)),
-                unit(align_regions(target.patches[a], target_boxes, config.roi_size, self._patch_size)),
+                to_unit(align_regions(online.patches[v], online_boxes, config.roi_size, self._patch_size)),
+                to_unit(align_regions(target.patches[a], target_boxes, config.roi_size, self._patch_size)),
                 np.asarray(arrays[4 * number + 2], dtype=np.bool_),
                 places,
             )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.attention import keypoint_heatmaps
-from labelkit.algorithms.homographies import compute_view_homographies, move_points, to_3x3_matrices
+from labelkit.algorithms.homographies import apply_homographies, compute_view_homographies, to_3x3_matrices
 from labelkit.algorithms.precision import without_autocast
 from labelkit.data.batch import Batch
 from labelkit.data.decode import BadImageError
@@ -139,7 +139,7 @@ class PairGeometry:
             homographies = torch.linalg.solve_ex(second, torch.where(is_linked, over[links], same) @ first).result
         masks = []
         for side, matrices in enumerate((first, second)):
-            points, inside = move_points(keypoints[links, :, side], torch.linalg.inv_ex(matrices).inverse)
+            points, inside = apply_homographies(keypoints[links, :, side], torch.linalg.inv_ex(matrices).inverse)
             mask = keypoint_heatmaps(points, inside & present[links], size)
             masks.append(torch.where(is_linked, mask, 1.0))
         return homographies, (masks[0], masks[1])

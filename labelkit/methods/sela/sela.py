@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.algorithms.sinkhorn import make_prior
+from labelkit.algorithms.sinkhorn import build_prior
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import sela_view
@@ -211,7 +211,7 @@ def _read_prior(spec: str, num_clusters: int) -> Tensor:
             numbers = np.load(spec)
         elif not spec.startswith("zipf:"):
             numbers = np.array(Path(spec).read_text().replace(",", " ").split(), dtype=np.float64)
-        return make_prior(numbers, num_clusters)
+        return build_prior(numbers, num_clusters)
     except OSError as error:
         raise DatasetError(spec, f"cannot be read: {error}", "Pass a .npy file or a text file of numbers.") from error
     except (ValueError, EOFError) as error:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.feature_probes import knn_votes
+from labelkit.algorithms.feature_probes import knn_probabilities
 from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import majority_accuracy
@@ -47,7 +47,7 @@ class RepresentationMonitor(Monitor):
         if not state.is_main:
             return metrics
         num_classes, k = self.num_classes, self.k
-        votes = knn_votes(queries, gallery, classes, num_classes=num_classes, k=k, temperature=self.temperature)
+        votes = knn_probabilities(queries, gallery, classes, num_classes=num_classes, k=k, temperature=self.temperature)
         metrics["knn_accuracy"] = top_k_accuracy(votes, held_out.labels[held_out.known])
         return metrics
 
