@@ -79,7 +79,7 @@ def test_the_temperature_of_the_teacher_warms_up(make: Callable[..., Any], name:
 @pytest.mark.parametrize("name", quick_every(2, ["mean-teacher", "mixmatch", "freematch", "supervised"]))
 def test_averages_move_by_their_decay(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     # so short a run would have no average
-    monkeypatch.setattr("labelkit.methods.few_labels.recipe.compute_max_decay", lambda steps, largest: largest)
+    monkeypatch.setattr("labelkit.methods.few_labels.recipe.max_ema_decay", lambda steps, largest: largest)
     setup = make(name)
     used: list[float] = []
     update = setup.method.chain.update

@@ -47,7 +47,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import ModelIdentity, label_keys
 from labelkit.store.patches import ImagePatches
 from labelkit.training.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
-from labelkit.training.compute_device import compute_device, default_batch_size
+from labelkit.training.compute_device import default_batch_size, resolve_device
 from labelkit.training.run_dir import CONFIG, SPLIT, read_run_config, read_split
 
 if TYPE_CHECKING:
@@ -457,7 +457,7 @@ def embed_queries(
     Raises:
         ResourceError: the device does not exist.
     """
-    place = compute_device(device)
+    place = resolve_device(device)
     network = model.network.to(place)
     embedded: list[NDArray[np.float32]] = []
     kept: list[NDArray[np.int64]] = []
@@ -479,7 +479,7 @@ def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: 
         DatasetError: the image cannot be read.
         ResourceError: the device does not exist.
     """
-    place = compute_device(device)
+    place = resolve_device(device)
     network = model.network.to(place)
     batch = next(iter(model.loader(query, 1, device=place, identify=True)))
     if batch.bad:

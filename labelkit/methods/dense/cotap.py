@@ -42,7 +42,7 @@ from labelkit.methods.dense.recipe import EMATargetMethod, check_crops, load_bra
 from labelkit.models.weights.files import fingerprint, load_weights_file
 from labelkit.store.array_files import NeighborFile, read_neighbors, write_neighbors
 from labelkit.training.distributed import count_processes
-from labelkit.training.inputs import RunInputs
+from labelkit.training.inputs import MethodInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
 from labelkit.training.run_dir import IMAGES_SHA256
 
@@ -86,7 +86,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         self._images_digest: Callable[[NDArray[np.int64]], str] = lambda rows: ""
         self._table: NDArray[np.int32] | None = None
 
-    def attach(self, inputs: RunInputs) -> None:
+    def attach(self, inputs: MethodInputs) -> None:
         """Store the digests that a neighbor file must match, and whether files may be written."""
         self._dataset_digest, self._writes = inputs.digest(), inputs.writes
         self._images_digest = inputs.images_digest

@@ -38,7 +38,7 @@ from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.ema import EMATeacher, copy_for_ema, ema_update
 from labelkit.models.inference import InferenceNetwork
 from labelkit.training.method import PassSettings, Phase, TrainState
-from labelkit.training.schedules import compute_max_decay, ema_decay
+from labelkit.training.schedules import ema_decay_schedule, max_ema_decay
 
 #: Learning rate of Adam, and EMA decay of the trained weights (the decay is published, the rate is not).
 MASTER_LR: Final = 1e-3
@@ -226,8 +226,8 @@ class MasterTraining:
         self.master, self.config, self.labels, self.rows, self.view = master, config, labels, rows, view
         self.state, self.block = state, state.epoch
         self.steps = config.master_steps or max(1, config.block_steps // 10)
-        high = compute_max_decay(self.steps, MASTER_DECAY)
-        self.decay = ema_decay(high, high, 0)
+        high = max_ema_decay(self.steps, MASTER_DECAY)
+        self.decay = ema_decay_schedule(high, high, 0)
         self._consistency, self._label_loss = SquaredConsistency(), MixMatchLoss()
         self._discrimination = None if config.discrimination == "none" else DiscriminationLoss()
         self._centroids: Tensor | None = None

@@ -57,7 +57,7 @@ from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import check_divisible
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
-from labelkit.training.schedules import RampedWeight, phase_lr
+from labelkit.training.schedules import RampedWeight, phase_lr_schedule
 
 PRETEXT_LR = 0.1
 #: Labels stop growing if nearest mean and soft label disagree on a larger share of the confined images (ours).
@@ -136,7 +136,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         sampler = StreamSampler(
             [Stream("pretext", self._rows, config.batch_size)], steps=steps, seed=config.seed, phase=0
         )
-        rate = phase_lr(PRETEXT_LR, steps)
+        rate = phase_lr_schedule(PRETEXT_LR, steps)
         # dropout and similar layers draw from torch's global generator
         with seeded_init(config.seed + 5):
             device = next(network.parameters()).device

@@ -21,12 +21,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.consistency import LabelLoss
 from labelkit.methods.few_labels.losses import SquaredConsistency
 from labelkit.methods.few_labels.options import MeanTeacherConfig, MeanTeacherOptions
-from labelkit.methods.few_labels.recipe import (
-    StudentNetworks,
-    StudentObjective,
-    StudentObjectiveMethod,
-    head_logits,
-)
+from labelkit.methods.few_labels.recipe import StudentNetworks, StudentObjective, StudentObjectiveMethod, head_logits
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import RampedWeight
 

@@ -41,7 +41,14 @@ from labelkit.training.distributed import count_processes
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, PassSettings, Phase, StepOutput, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
-from labelkit.training.schedules import BETAS, Schedule, adam_betas, compute_max_decay, ema_decay, phase_lr
+from labelkit.training.schedules import (
+    BETAS,
+    Schedule,
+    adam_beta_schedule,
+    ema_decay_schedule,
+    max_ema_decay,
+    phase_lr_schedule,
+)
 
 StudentNetwork = ClassifierNetwork[LinearHeads]
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
@@ -163,11 +170,11 @@ def learning_rate(
 ) -> tuple[Schedule, Callable[[int], tuple[float, float]] | None]:
     """Return the schedules of the learning rate and, if not constant, Adam's betas; only the first phase warms up."""
     up, down = getattr(config, "lr_ramp_up", 0.0) if first else 0.0, getattr(config, "lr_ramp_down", 0.0)
-    rate = phase_lr(peak, steps, config.lr_schedule, getattr(config, "lr_horizon", 1.0), up, down)
+    rate = phase_lr_schedule(peak, steps, config.lr_schedule, getattr(config, "lr_horizon", 1.0), up, down)
     if config.lr_schedule != "ramps":
         return rate, None
     ends = getattr(config, "adam_beta1_end", BETAS[0]), getattr(config, "adam_beta2_start", BETAS[1])
-    return rate, adam_betas(steps, up, down, *ends)
+    return rate, adam_beta_schedule(steps, up, down, *ends)
 
 
 def teacher_decay(config: FewLabelTrainConfig, phase_steps: int) -> Schedule:
@@ -175,10 +182,10 @@ def teacher_decay(config: FewLabelTrainConfig, phase_steps: int) -> Schedule:
 
     With Mean Teacher's options, it is ``ema_decay_start`` if that is lower, until the consistency weight is full.
     """
-    high = compute_max_decay(phase_steps, config.ema_decay)
+    high = max_ema_decay(phase_steps, config.ema_decay)
     if not isinstance(config, MeanTeacherOptions):
-        return ema_decay(high, high, 0)
-    return ema_decay(min(config.ema_decay_start, high), high, round(config.consistency_ramp * config.steps))
+        return ema_decay_schedule(high, high, 0)
+    return ema_decay_schedule(min(config.ema_decay_start, high), high, round(config.consistency_ramp * config.steps))
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,9 @@ from labelkit.methods.few_labels.recipe import (
 )
 from labelkit.methods.few_labels.snowball_search import Select, discover_confident
 from labelkit.training.distributed import check_divisible
-from labelkit.training.inputs import MonitorInputs, RunInputs
+from labelkit.training.inputs import MethodInputs, MonitorInputs
 from labelkit.training.method import Monitor, Phase, TrainState
-from labelkit.training.schedules import compute_max_decay
+from labelkit.training.schedules import max_ema_decay
 
 #: Decay of the master's weights (beta).
 MASTER_DECAY: Final = 0.999
@@ -103,7 +103,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         self._planned = 0  # later phases decided on so far
         self._exhausted = False
 
-    def attach(self, inputs: RunInputs) -> None:
+    def attach(self, inputs: MethodInputs) -> None:
         """Load the hidden true labels if discovered images should receive them, for comparison."""
         if self.config.found_labels == "true":
             number = {int(label): i for i, label in enumerate(self.data.class_order)}
@@ -149,7 +149,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         """Update teacher and master."""
         config, length = self.config, state.phase_steps
         decay = teacher_decay(config, length)(state.step + 1)
-        master = compute_max_decay(length, MASTER_DECAY)
+        master = max_ema_decay(length, MASTER_DECAY)
         runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
         self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)
 

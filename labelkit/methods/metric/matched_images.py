@@ -22,7 +22,7 @@ from labelkit.data.views.spec import PairPlan
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
 from labelkit.store.array_files import Matches, read_matches
-from labelkit.training.inputs import RunInputs
+from labelkit.training.inputs import MethodInputs
 
 # A crop is the box of the matching keypoints, with a margin, a minimum size and jitter.
 _MARGIN = 0.25
@@ -145,7 +145,7 @@ class PairGeometry:
         return homographies, (masks[0], masks[1])
 
 
-def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
+def read_matched_images(path: Path, inputs: MethodInputs) -> MatchedImages:
     """Read a file written by ``labelkit match`` and keep the pairs of training images.
 
     Raises:

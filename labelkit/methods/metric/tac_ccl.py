@@ -31,18 +31,13 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import PairTransform, ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric.losses import MultiSimilarityLoss
-from labelkit.methods.metric.matched_images import (
-    MatchedImages,
-    MatchedPairing,
-    PairGeometry,
-    read_matched_images,
-)
+from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, read_matched_images
 from labelkit.methods.metric.networks import MetricOutput
 from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank
 from labelkit.methods.metric.recipe import MetricMethod, create_pseudo_labels, train_view, update_pseudo_labels
 from labelkit.training.distributed import gather_batch
-from labelkit.training.inputs import RunInputs
+from labelkit.training.inputs import MethodInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
 from labelkit.training.monitors.retrieval import COLLAPSED, compute_similarity_spread
 
@@ -211,7 +206,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         self.matched = matched
         self.geometry = PairGeometry(matched)
 
-    def attach(self, inputs: RunInputs) -> None:
+    def attach(self, inputs: MethodInputs) -> None:
         """Read the matched images named in the options."""
         if self.config.matches is not None:
             self.use_matches(read_matched_images(self.config.matches, inputs))

@@ -40,7 +40,7 @@ from labelkit.methods.sela.self_labels import (
 )
 from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.headed import MultiHeadNetwork, rotate_images
-from labelkit.training.inputs import RunInputs
+from labelkit.training.inputs import MethodInputs
 from labelkit.training.method import PassSettings, Phase, StepOutput, TrainState
 
 
@@ -101,7 +101,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         self._records: list[dict[str, Any]] = []
         self._warned: set[tuple[int, str]] = set()
 
-    def attach(self, inputs: RunInputs) -> None:
+    def attach(self, inputs: MethodInputs) -> None:
         """Load the pseudo-labels of an earlier run if requested; a resumed run has them in its checkpoint."""
         if inputs.is_new and self.config.labels_from is not None:
             copy_pseudo_labels(self.labels, self.config.labels_from, inputs)

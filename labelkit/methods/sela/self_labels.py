@@ -19,7 +19,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import CheckpointError, CheckpointMismatch
 from labelkit.methods.sela.options import SeLaConfig
 from labelkit.training.checkpoint import MODEL, load_checkpoint, load_model_state
-from labelkit.training.inputs import RunInputs
+from labelkit.training.inputs import MethodInputs
 from labelkit.training.method import TrainState
 from labelkit.training.run_dir import IMAGES_SHA256, read_split
 
@@ -234,7 +234,7 @@ def _measure_scores(
 _LABELS = "labels."
 
 
-def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
+def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: MethodInputs) -> None:
     """Copy the pseudo-labels from a finished run on the same images.
 
     Raises:
