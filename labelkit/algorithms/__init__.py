@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 from labelkit.imports import lazy_getattr
 
 if TYPE_CHECKING:
-    from labelkit.algorithms.attention import (
-        alignment_energy,
-        attention_entropy,
-        attention_update,
-        prior_energy,
-    )
+    from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
     from labelkit.algorithms.calibration import (
         ColumnProbability,
         ReliabilityCurve,

@@ -124,7 +124,7 @@ def cluster_accuracy(
 
 
 def score_other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> dict[str, dict[str, float]]:
-    """Compute the accuracy for ``all``, ``old`` and ``new`` classes under the other protocols, v1 and v2b.
+    """Compute the accuracies for ``all``, ``old`` and ``new`` classes under the protocols v1 and v2b.
 
     - ``v1`` matches old and new samples separately; its accuracies are never below those of v2.
     - ``v2b`` uses the matching of v2, and averages the accuracies of the classes that have samples.
@@ -192,7 +192,7 @@ def _count_correct(counts: NDArray[np.int64], mapping: NDArray[np.int64]) -> NDA
 
 
 def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Compute the purity, in (0, 1]: the fraction of samples with the most frequent class of their cluster.
+    """Compute the purity, in (0, 1]: the fraction of samples that belong to their cluster's most frequent class.
 
     Use it if there are more clusters than classes, so that a one-to-one matching would leave most clusters
     unmatched. It tends to grow with the number of clusters and is 1 if every cluster has one sample.

@@ -37,7 +37,7 @@ class SegmentationScores:
 
 
 class SegmentationCounts:
-    """Confusion matrix of pixels, accumulated over masks.
+    """Confusion matrix of pixels, accumulated over segmentation masks.
 
     Args:
         num_classes: c, from 1 to 255.

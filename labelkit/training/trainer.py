@@ -20,7 +20,7 @@ from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import count_workers
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
-from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.batch_norm import use_batch_statistics
 from labelkit.models.weights.files import fingerprint
 from labelkit.options.training import RunConfig
 from labelkit.progress import Task
@@ -487,7 +487,7 @@ class Trainer:
             self.runtime.share_statistics(self.method)
         was_training = self.method.training
         self.method.train(settings.mode == "train")
-        statistics = batch_statistics(self.method) if settings.mode == "batch-statistics" else nullcontext()
+        statistics = use_batch_statistics(self.method) if settings.mode == "batch-statistics" else nullcontext()
         values: list[Tensor] = []
         visited: list[NDArray[np.int64]] = []
         with torch.no_grad(), statistics:

@@ -2,14 +2,7 @@
 
 import numpy as np
 import pytest
-from labelkit.data.samplers import (
-    BalancedSampler,
-    ClassBalancedSampler,
-    Sampler,
-    Stream,
-    StreamSampler,
-    UniformSampler,
-)
+from labelkit.data.samplers import BalancedSampler, ClassBalancedSampler, Sampler, Stream, StreamSampler, UniformSampler
 
 LABELED = np.arange(1797) < 450
 

@@ -5,14 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.errors import Damaged, NotAStore, OutputExistsError
-from labelkit.store.array_files import (
-    Matches,
-    MatchFile,
-    build_match,
-    make_empty_matches,
-    read_matches,
-    write_matches,
-)
+from labelkit.store.array_files import Matches, MatchFile, build_match, make_empty_matches, read_matches, write_matches
 
 TILT = np.array([[1.0, 0.1, 0.2], [0, 0.9, -0.1], [0.05, 0, 1]])
 POINTS = np.random.default_rng(0).uniform(-1, 1, (60, 2, 2))

@@ -9,12 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.commands.store_files.packing import pack_store
-from labelkit.commands.store_files.verify import (
-    verify_file,
-    verify_images,
-    verify_patches,
-    verify_results,
-)
+from labelkit.commands.store_files.verify import verify_file, verify_images, verify_patches, verify_results
 from labelkit.errors import Damaged, Mismatch, NotAStore, StoreError
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import patches_folder

@@ -6,15 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.errors import (
-    BusyError,
-    Damaged,
-    DatasetError,
-    Mismatch,
-    OutputExistsError,
-    ResourceError,
-    StoreError,
-)
+from labelkit.errors import BusyError, Damaged, DatasetError, Mismatch, OutputExistsError, ResourceError, StoreError
 from labelkit.store import parts as run_folder
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store

@@ -23,7 +23,7 @@ from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, LabelkitError, Mismatch
 from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
-from labelkit.models.headed import HeadedNetwork
+from labelkit.models.headed import NetworkWithHead
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.side_by_side import (
     SEPARATOR,
@@ -36,7 +36,7 @@ from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.published import (
     DEFAULT_DOWNLOAD,
     buildable_name,
-    embedding_size,
+    embedding_image_size,
     find_best_available_backbone,
     find_recorded_weights,
 )
@@ -181,7 +181,7 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
             part,
             pretrained=config.pretrained or config.uses_best_backbone,
             weights=config.weights,
-            image_size=config.image_size or embedding_size(part),
+            image_size=config.image_size or embedding_image_size(part),
             in_channels=in_channels,
             seed=config.seed + number,
         )
@@ -240,7 +240,7 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
                 str(checkpoint), problem, "Apply the run to embeddings instead: `labelkit embed --index STORE.h5`."
             ) from error
         weights = combined_fingerprint(rows, network)
-        network, view = HeadedNetwork(base.network, network).eval(), base.view
+        network, view = NetworkWithHead(base.network, network).eval(), base.view
     return EmbeddingNetwork(
         network,
         view,
@@ -419,7 +419,7 @@ def _load_recorded_networks(
         if weights is None and not is_random:
             problem = f"the store was created with {name}, whose weights are not on this machine"
             raise CheckpointError(source, problem, "Install or download these weights.")
-        size = embedding_size(name)
+        size = embedding_image_size(name)
         network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed + number)
         networks.append(network)
     return _make_ready(networks, model.source)

@@ -25,11 +25,15 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.recipes import strong_view, weak_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
-from labelkit.methods.discovery.losses import AttentionAlignmentLoss, ConfidentPseudoLabelLoss, DistributionAlignment
+from labelkit.methods.discovery.losses import (
+    AttentionAlignmentLoss,
+    ConfidentPseudoLabelLoss,
+    DistributionAlignmentLoss,
+)
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.methods.discovery.recipe import SelfDistilledClassifier
 from labelkit.models.frozen_part import FrozenPart
-from labelkit.models.paired_attention import KeyUpdate
+from labelkit.models.paired_attention import KeyUpdateParams
 from labelkit.training.method import Phase, StepOutput, TrainState
 
 
@@ -43,7 +47,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             problem = f"{config.backbone} has {depth} transformer blocks, numbered from 0"
             remedy = "Choose lower numbers." if depth else "Choose a vision transformer, or pass --align-mode none."
             raise ConfigError("--align-blocks", problem, remedy)
-        update = KeyUpdate(config.alpha, config.beta, config.gamma_update, config.gamma_reg, config.update_space)
+        update = KeyUpdateParams(config.alpha, config.beta, config.gamma_update, config.gamma_reg, config.update_space)
         self._update = update if config.align_mode == "flip" else None
         # without alignment, the blocks to align need not exist; a CNN has none
         existing_blocks = tuple(block for block in config.align_blocks if block < depth)
@@ -53,7 +57,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             problem = f"--align-mode {config.align_mode} requires a trained last block, but all {depth} are frozen"
             raise ConfigError("--grad-from-block", problem, f"Choose at most {depth - 1}.")
         classes, mode, temperature = self.network.num_outputs, config.align_mode, config.student_temperature
-        self.aligned_distillation = DistributionAlignment(classes, temperature) if mode == "da" else None
+        self.aligned_distillation = DistributionAlignmentLoss(classes, temperature) if mode == "da" else None
         self.confident = ConfidentPseudoLabelLoss(temperature) if mode == "fixmatch" else None
         self._log_now = False
 

@@ -49,7 +49,7 @@ class ContrastiveNetwork(PairedNetwork):
 
         After ``reuse_frozen``, views are cached outputs instead.
         """
-        features = self.features_of_pair(first, second)
+        features = self.compute_pair_features(first, second)
         return self.directions(self.projector(features))
 
 

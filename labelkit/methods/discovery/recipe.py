@@ -118,7 +118,7 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
         return DiscoveryMonitor(unlabeled, inputs.truth, old_class_mask(data), data.num_old_classes, pair)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return a warning if fewer than half of the classes are in use at the end of a run."""
+        """Return a warning if fewer than half of the classes are predicted at the end of a run."""
         num_classes = self.network.num_outputs
         used = metrics.get("used_clusters", num_classes)
         if 2 * used >= num_classes:

@@ -36,7 +36,7 @@ _NUM_CHECKED = 8
 
 
 @dataclass(frozen=True)
-class MatchedImages:
+class MatchedPairs:
     """Pairs of training images with matching keypoints."""
 
     matches: Matches  # pairs of dataset rows, in both directions
@@ -45,12 +45,12 @@ class MatchedImages:
 
 
 class MatchedPairing:
-    """Pairing that shows a matching partner for images that have one; see ``labelkit.data.views.spec.Pairing``.
+    """Pairing of images with a matching image, if they have one; see ``labelkit.data.views.spec.Pairing``.
 
     ``clusters`` returns the current cluster (n,) of each image; partners in another cluster are not used.
     """
 
-    def __init__(self, images: MatchedImages, clusters: Callable[[], NDArray[np.int64]]) -> None:
+    def __init__(self, images: MatchedPairs, clusters: Callable[[], NDArray[np.int64]]) -> None:
         self._images, self._clusters = images, clusters
         order = np.argsort(images.matches.pairs[:, 0], kind="stable")
         firsts = images.matches.pairs[order, 0]
@@ -106,10 +106,10 @@ def compute_crop_box(box: NDArray[np.float64], height: int, width: int, u: NDArr
     return np.concatenate((2 * start / sides - 1, 2 * (start + side) / sides - 1))
 
 
-class PairGeometry:
-    """Mapping between corresponding locations in first and second views, used to compare attention maps."""
+class PairCorrespondence:
+    """Computes which locations in first and second views correspond, to compare their attention maps."""
 
-    def __init__(self, images: MatchedImages | None) -> None:
+    def __init__(self, images: MatchedPairs | None) -> None:
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
         if images is not None and len(images.matches):
             matches = images.matches
@@ -145,8 +145,8 @@ class PairGeometry:
         return homographies, (masks[0], masks[1])
 
 
-def read_matched_images(path: Path, inputs: MethodInputs) -> MatchedImages:
-    """Read a file written by ``labelkit match`` and keep the pairs of training images.
+def read_matched_images(path: Path, inputs: MethodInputs) -> MatchedPairs:
+    """Read the pairs of training images from a file written by ``labelkit match``.
 
     Raises:
         StoreError: the file cannot be used, or belongs to other images.
@@ -175,7 +175,7 @@ def read_matched_images(path: Path, inputs: MethodInputs) -> MatchedImages:
     count = len(inputs.sample_ids)
     sizes = np.ones((count, 2), dtype=np.int64)
     sizes[rows[rows >= 0]] = found.image_sizes[rows >= 0]
-    images = MatchedImages(replace(found.matches.select(kept), pairs=pairs[kept]), sizes, found.content_digest)
+    images = MatchedPairs(replace(found.matches.select(kept), pairs=pairs[kept]), sizes, found.content_digest)
     coverage = float(np.isin(np.arange(count), images.matches.pairs[:, 0]).mean())
     inputs.show_message(
         f"{len(kept)} matches; {percent(coverage)}% of the images have a partner; the others match themselves"

@@ -160,7 +160,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
             state.warn("all prototypes are equivalent (d >= classes - 1), so reassignment has no effect")
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Scale a summed loss by the number of processes, since gradients are averaged over them."""
+        """If the loss is a sum, scale it by the number of processes, since gradients are averaged over them."""
         if self.config.reduction == "sum":
             processes = state.combine(torch.ones(()), "sum")
             self._scale = float(processes)
@@ -276,7 +276,7 @@ def class_mean_similarities(head: PrototypeHead) -> NDArray[np.float64]:
     return np.asarray(table, dtype=np.float64)
 
 
-def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) -> NDArray[np.int64]:
+def best_assignment(similarity: NDArray[np.float64], previous: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return scipy's optimal assignment (c,) of columns to rows, or the previous one if the gain is negligible.
 
     Raises:
@@ -288,5 +288,5 @@ def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) 
     if len(strange):
         raise ValueError(f"row {strange[0]} of scores contains values that are not finite")
     rows, columns = linear_sum_assignment(similarity, maximize=True)
-    gain = float(similarity[rows, columns].sum() - similarity[rows, before].sum())
-    return columns if gain > SMALLEST_GAIN * len(similarity) else before
+    gain = float(similarity[rows, columns].sum() - similarity[rows, previous].sum())
+    return columns if gain > SMALLEST_GAIN * len(similarity) else previous

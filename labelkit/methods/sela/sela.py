@@ -119,7 +119,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
 
     def on_step_start(self, state: TrainState) -> None:
         """Re-optimize the labels of each head whose update is due."""
-        heads = self.labels.take_due_heads(state.step / state.steps_per_epoch)
+        heads = self.labels.pop_due_heads(state.step / state.steps_per_epoch)
         if heads:
             self._optimize_labels(heads, state)
 

@@ -198,7 +198,7 @@ def resnet50(
 
 
 class ShakeShake(torch.autograd.Function):
-    """Blend of two branches with different random weights in the forward and backward passes.
+    """Blends two branches with different random weights in the forward and backward passes.
 
     The forward pass is ``g a + (1 - g) b``; the gradient is divided with weights ``h`` and ``1 - h`` instead.
 
@@ -222,7 +222,7 @@ class ShakeShake(torch.autograd.Function):
         return gates * gradient, (1 - gates) * gradient, None, None
 
 
-def shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
+def shake_shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
     """Blend two branches by shake-shake, with random weights per image in training and equal weights otherwise.
 
     In training, the gradient is split with different random weights. Random numbers come from torch's generator for
@@ -276,7 +276,7 @@ class ShakeBlock(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Apply the block to maps (b, c, h, w), giving (b, channels, h / stride, w / stride)."""
-        return self.shortcut(maps) + shake(self.branch1(maps), self.branch2(maps), self.training)
+        return self.shortcut(maps) + shake_shake(self.branch1(maps), self.branch2(maps), self.training)
 
 
 def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:

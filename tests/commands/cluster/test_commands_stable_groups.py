@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
-from labelkit.commands.cluster.options import (
-    KMeansConfig,
-    SSKMeansConfig,
-)
+from labelkit.commands.cluster.options import KMeansConfig, SSKMeansConfig
 from labelkit.commands.common.stable_ids import match_groups
 from labelkit.commands.discover.categories import discover_head
 from labelkit.commands.discover.options import DiscoverHeadConfig

@@ -10,14 +10,7 @@ from labelkit.data.named.layouts import ImageCount
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetError, DatasetIncomplete
 from scipy.io import savemat
-from tests.miniature_sets import (
-    STL_CLASSES,
-    put,
-    write_imagenet_lt,
-    write_stl10,
-    write_svhn,
-    write_tiny_imagenet,
-)
+from tests.miniature_sets import STL_CLASSES, put, write_imagenet_lt, write_stl10, write_svhn, write_tiny_imagenet
 
 WNIDS = ("n01440764", "n01443537", "n01484850")
 TINY = replace(DATASETS["imagenet_200"], num_classes=3)
