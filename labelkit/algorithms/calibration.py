@@ -271,7 +271,7 @@ def _bisect_last_below(loss: Callable[[float], float], near: float, far: float, 
 def reliability_curve(
     confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 10, weights: ArrayLike | None = None
 ) -> ReliabilityCurve:
-    """Compute the reliability diagram: mean confidence and accuracy in confidence bins of equal width.
+    """Compute the mean confidence and the accuracy in confidence bins of equal width.
 
     Args:
         confidence: (n,) in [0, 1], n >= 1.

@@ -131,7 +131,7 @@ def spherical_kmeans(
     tol: float = 1e-6,
     init_centroids: ArrayLike | None = None,
 ) -> Clustering:
-    """Cluster samples by direction, maximizing their cosine similarity to unit-length centroids.
+    """Cluster samples by spherical k-means, which maximizes the cosine similarities to unit-length centroids.
 
     Rows are scaled to unit length, and a centroid is the mean of its members scaled to unit length, so the inertia is
     ``sum(2 - 2 cos)``, in ``[0, 4 n]``. If a mean is zero and has no direction, a member becomes the centroid.

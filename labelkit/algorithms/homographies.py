@@ -154,10 +154,10 @@ def apply_homographies(points: Tensor, homographies: Tensor) -> tuple[Tensor, Te
     return arrived, (depth[..., 0] > _MIN_DEPTH) & (arrived.abs() <= _EDGE).all(dim=-1)
 
 
-def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
-    """Return the centers (h w, 2), as x and y, of a map's cells, row by row, with the dtype and device of ``like``."""
-    y = (torch.arange(height, dtype=like.dtype, device=like.device) + 0.5) * (2 / height) - 1
-    x = (torch.arange(width, dtype=like.dtype, device=like.device) + 0.5) * (2 / width) - 1
+def cell_centers(height: int, width: int, reference: Tensor) -> Tensor:
+    """Return the (x, y) centers (h w, 2) of a map's cells, row by row, with the dtype and device of ``reference``."""
+    y = (torch.arange(height, dtype=reference.dtype, device=reference.device) + 0.5) * (2 / height) - 1
+    x = (torch.arange(width, dtype=reference.dtype, device=reference.device) + 0.5) * (2 / width) - 1
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)
 
 

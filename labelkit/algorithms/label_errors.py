@@ -34,8 +34,8 @@ class LabelErrorEvidence:
     other: NDArray[np.int64]  # (n,) int64, index of the nearest image of the suggested class
 
 
-def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LabelErrorEvidence:
-    """Score each label by how strongly the other labels contradict it.
+def score_label_errors(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LabelErrorEvidence:
+    """Score how likely each label is wrong, by how strongly the other labels contradict it.
 
     Args:
         features: (n, d) rows of any norm; they are centered and scaled to unit length.

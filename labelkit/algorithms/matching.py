@@ -55,7 +55,7 @@ def cross_tabulate(
 def match_clusters(
     cluster_ids: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, num_classes: int | None = None
 ) -> Matching:
-    """Match clusters to classes to maximize the number of agreeing samples.
+    """Match clusters to classes one to one, maximizing the number of agreeing samples.
 
     The number of matched samples is unique, but the matching may not be; ties are resolved by
     ``scipy.optimize.linear_sum_assignment``. A cluster and a class without a common sample are not matched.

@@ -25,7 +25,7 @@ _HALVES_AT_ONCE = 1 << 16
 
 
 class StoredRows:
-    """Lazy float32 view of some or all rows of an array, such as a memory map.
+    """Lazy float32 view of all or some rows of a stored array, such as a memory map.
 
     Indexing by a slice or an int64 array returns a new array of rows; the whole array is never held in memory.
 

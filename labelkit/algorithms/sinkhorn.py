@@ -128,7 +128,7 @@ class SinkhornResult:
     lam: float
 
     def pseudo_labels(self, scores: Scores) -> Tensor:
-        """Assign samples, including new ones, to the cluster with the largest plan mass: ``argmax(lam * l + u)``.
+        """Assign samples, also new ones, to the cluster with the largest mass in the plan: ``argmax(lam * l + u)``.
 
         Args:
             scores: (m, k), as for :func:`solve_assignment`.

@@ -70,7 +70,7 @@ class ClusterAccuracy:
 def cluster_accuracy(
     labels: ArrayLike, cluster_ids: ArrayLike, old_mask_per_class: ArrayLike, *, mapping: ArrayLike | None = None
 ) -> ClusterAccuracy:
-    """Compute the clustering accuracy over all, old and new classes, after matching clusters to classes.
+    """Match clusters to classes, and compute the clustering accuracy over all, old and new classes.
 
     One matching over all samples is used for all three numbers (protocol ``v2``), so that
     ``All = s Old + (1 - s) New`` with s the share of old samples. All is unique; Old and New may differ between

@@ -90,7 +90,7 @@ class SegmentationCounts:
 
 
 def iou_matrix(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the IoU of each row group with each column group from counts (k, c); NaN if both are empty."""
+    """Compute the IoU of each of k groups with each of c groups from counts (k, c); NaN if both are empty."""
     union = counts.sum(axis=1, keepdims=True) + counts.sum(axis=0, keepdims=True) - counts
     return np.divide(counts, union, out=np.full(counts.shape, np.nan), where=union > 0)
 

@@ -51,7 +51,7 @@ class LoadedCheckpoint:
     warnings: tuple[str, ...] = ()  # newer checkpoints that were skipped, with reasons
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Read the tensors of one file, whose digest was checked when the checkpoint was opened."""
+        """Read the tensors in one of the files, whose digest was verified when the checkpoint was opened."""
         try:
             return load_safetensors(read_bytes(self.folder / name))
         except (OSError, SafetensorError) as error:

@@ -70,7 +70,7 @@ class TrainingGuard:
         self._count("loss", problem if exploded else None, step, MAX_SIGNS, lasting=0)
 
     def is_feature_check_due(self, step: int, batch_size: int) -> bool:
-        """Return whether enough images have been used since the last feature check for the next one."""
+        """Return whether enough images have been used since the last feature check to check again."""
         return self.mode != "none" and (step - self._last_check) * batch_size >= IMAGES_PER_CHECK
 
     def check_feature_spread(self, spread: float, step: int) -> None:

@@ -213,7 +213,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return []
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return remarks for the user about a finished run with these metrics; none by default."""
+        """Return remarks for the user about a finished run, given its metrics; none by default."""
         return []
 
     @abstractmethod

@@ -79,7 +79,7 @@ def warmup_temperature_schedule(start: float, end: float, steps: int) -> Callabl
 
 
 def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Tensor:
-    r"""Compute the teacher's assignments (n, k) from its outputs t: :math:`\text{softmax}((t - c) / \tau_t)`.
+    r"""Compute targets (n, k), the teacher's assignments, from its outputs t: :math:`\text{softmax}((t - c) / \tau_t)`.
 
     Subtracting the center c (k,), the running mean of outputs, keeps any output from dominating; a small temperature
     keeps the assignments from becoming uniform. No gradient; float32 (float64 is preserved), rows sum to 1.

@@ -62,7 +62,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         self._log_now = False
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single training phase: weak and strong views, batches half labeled in expectation."""
+        """Return the single training phase: weak and strong views, and half of each batch labeled in expectation."""
         (phase,) = super().phases(rows)
         return (replace(phase, views=self.views) if self.config.align_mode == "sda" else phase,)
 
@@ -122,7 +122,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         return None, {}
 
     def reuse_frozen(self) -> FrozenPart:
-        """Enable caching of the teacher before its first aligned block and the student before its first trained one."""
+        """Enable caching of the tokens before the teacher's first aligned and the student's first trained block."""
         if self.config.log_energy == "all":
             problem = "the energies of all blocks require all tokens, but the cache of frozen blocks contains only some"
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or remove --reuse-frozen.")

@@ -32,7 +32,7 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     round_for_sorting,
     search_in_rounds,
 )
-from labelkit.methods.few_labels.snowball_search import nearest_means
+from labelkit.methods.few_labels.snowball_search import find_nearest_means
 
 Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
 Labels = NDArray[np.int64]
@@ -91,7 +91,7 @@ def discover_critical_samples(
 
     def measure(current: Labels, given: Labels, pool: Labels, num_classes: int) -> tuple[NDArray[np.float64], Labels]:
         del current  # earlier discoveries do not change the means
-        return nearest_means([rows], "none", given, pool, num_classes)
+        return find_nearest_means([rows], "none", given, pool, num_classes)
 
     return search_in_rounds(measure, partial(_choose, rows, criterion, confine), labels, count, rounds, **options)
 

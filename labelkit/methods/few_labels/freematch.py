@@ -33,7 +33,7 @@ from labelkit.training.distributed import check_divisible
 from labelkit.training.method import StepOutput, TrainState
 
 
-class AdaptiveThreshold(nn.Module):
+class AdaptiveThresholds(nn.Module):
     r"""Confidence thresholds for pseudo-labels that follow the model's running mean confidence.
 
     .. math:: \tau \leftarrow m \tau + (1 - m)\,\overline{\max_k p_k}, \quad
@@ -109,7 +109,7 @@ class FairnessLoss(nn.Module):
 
     .. math:: L = \sum_k \text{norm}(\tilde p / \tilde h)_k \log \text{norm}(\bar p / \bar h)_k
 
-    with the running shares :math:`\tilde p, \tilde h` of ``AdaptiveThreshold``, and :math:`\bar p, \bar h` the mean
+    with the running shares :math:`\tilde p, \tilde h` of ``AdaptiveThresholds``, and :math:`\bar p, \bar h` the mean
     prediction and the predicted shares of the selected strong views. In nats, <= 0; -log c if both are uniform.
 
     As published, minimizing it raises the cross-entropy: it moves the batch away from the running distribution. Its
@@ -166,7 +166,7 @@ class FreeMatchObjective(StudentObjective):
         super().__init__()
         self.views, self._fairness_weight = views, config.fairness_weight
         self.runs_teacher = self.runs_master = False
-        self.threshold = AdaptiveThreshold(num_classes, config.threshold_decay, config.fixed_threshold)
+        self.threshold = AdaptiveThresholds(num_classes, config.threshold_decay, config.fixed_threshold)
         self.label_loss, self.pseudo_label_loss = LabelLoss(1.0), PseudoLabelLoss()
         self.fairness = FairnessLoss()
 

@@ -61,7 +61,7 @@ MAX_IMAGES: Final = 16_384
 def recalibrate_bn(
     network: InferenceNetwork, state: TrainState, rows: NDArray[np.int64], *, part: nn.Module | None = None
 ) -> None:
-    """Recompute batch norm statistics from unaugmented training images in evaluation mode.
+    """Recompute the batch norm statistics that evaluation mode uses, from unaugmented training images.
 
     The result is the same for any number of processes, up to the last bits of a sum in float64. Training is not
     affected, since training mode uses batch statistics.

@@ -67,7 +67,7 @@ def discover_confident_samples(
 
     def measure(current: Labels, given: Labels, pool: Labels, num_classes: int) -> tuple[NDArray[np.float64], Labels]:
         del given  # earlier discoveries also change the means
-        return nearest_means(parts, fusion, current, pool, num_classes)
+        return find_nearest_means(parts, fusion, current, pool, num_classes)
 
     return search_in_rounds(measure, partial(_choose, select, seed), labels, count, rounds, **options)
 
@@ -128,7 +128,7 @@ def _choose(select: Select, seed: int, turn: SearchRound) -> Discovery:
     return turn.build_discovery(chosen, [tie[np.concatenate(chosen)]], warnings)
 
 
-def nearest_means(
+def find_nearest_means(
     parts: Sequence[NDArray[Any]], fusion: Fusion, known: Labels, pool: Labels, num_classes: int
 ) -> tuple[NDArray[np.float64], Labels]:
     """Find the nearest class mean of each pool row; return the distance to it, or the mean rank, and the class."""

@@ -82,7 +82,9 @@ class MatchedPairing:
         return PairPlan(shown, links, boxes)
 
 
-def compute_crop_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.float64]) -> NDArray[np.float64]:
+def compute_crop_box(
+    box: NDArray[np.float64], height: int, width: int, random_values: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Compute the crop of an image in a matched pair: a jittered square around the matched keypoints.
 
     It is square in pixels, and lies inside the image.
@@ -91,7 +93,7 @@ def compute_crop_box(box: NDArray[np.float64], height: int, width: int, u: NDArr
         box: (4,) left, top, right, bottom of the keypoints in normalized coordinates.
         height: height of the image in pixels.
         width: width of the image in pixels.
-        u: (3 or more,) uniform random numbers that jitter size and position.
+        random_values: (3 or more,) uniform random numbers that jitter size and position.
 
     Returns:
         (4,) crop in the same coordinates, with a side at most as long as the image's shorter side.
@@ -100,8 +102,8 @@ def compute_crop_box(box: NDArray[np.float64], height: int, width: int, u: NDArr
     low, high = (box[:2] + 1) / 2 * sides, (box[2:] + 1) / 2 * sides
     shorter = sides.min()
     side = max(float((high - low).max()) * (1 + _MARGIN), _MIN_SIDE * shorter)
-    side = min(side * (1 + _JITTER * (2 * u[0] - 1)), shorter)
-    start = (low + high) / 2 - side / 2 + _JITTER * side * (2 * u[1:3] - 1)
+    side = min(side * (1 + _JITTER * (2 * random_values[0] - 1)), shorter)
+    start = (low + high) / 2 - side / 2 + _JITTER * side * (2 * random_values[1:3] - 1)
     start = np.clip(start, 0, sides - side)
     return np.concatenate((2 * start / sides - 1, 2 * (start + side) / sides - 1))
 

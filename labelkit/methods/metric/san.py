@@ -28,7 +28,7 @@ from labelkit.methods.metric.assembly import (
     assembly_coherence,
     assembly_terms,
     compute_term_weight,
-    normalized_terms,
+    normalized_entropy_and_correlation,
     weighted_assembly_loss,
 )
 from labelkit.methods.metric.losses import (
@@ -217,7 +217,7 @@ def _assembly_diagnostics(network: MetricNetwork, images: Tensor) -> Tensor:
     seen = output.assembly
     weights, (height, width) = seen.weights, seen.grid
     n = height * width
-    entropy, correlation = normalized_terms(weights, seen.log_weights)
+    entropy, correlation = normalized_entropy_and_correlation(weights, seen.log_weights)
     coherence = assembly_coherence(weights, seen.maps)
     columns = torch.special.entr(weights).sum(1).mean(1) / np.log(2)
     place = torch.arange(n, device=weights.device)

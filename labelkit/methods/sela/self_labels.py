@@ -49,7 +49,7 @@ def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[floa
     """Compute the times, in epochs, at which labels are optimized.
 
     Args:
-        kind: ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
+        kind: specification 3.12; ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
             ``(E + 1.0001) k / (n - 1)``; ``official-quadratic``: ``(E + 1.01) (k / (n - 1))^2``.
         epochs: length of the run in epochs, E.
         count: number of optimizations, n; a single one takes place at time 0.

@@ -20,7 +20,7 @@ from labelkit.models.backbones.resnet import (
     build_stages,
     cifar_resnet,
     conv,
-    fan_out_init,
+    init_fan_out,
     resnet18,
     resnet50,
     shake_resnet26,
@@ -190,7 +190,7 @@ class AlexNet(PooledNetwork):
             nn.Linear(_HIDDEN, _HIDDEN),
             nn.ReLU(),
         )
-        fan_out_init(self.features)
+        init_fan_out(self.features)
         for module in self.hidden.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.01)

@@ -138,7 +138,7 @@ def build_stages(
     return stages
 
 
-def fan_out_init(net: nn.Module) -> None:
+def init_fan_out(net: nn.Module) -> None:
     """Initialize convolutions from N(0, 2 / (k * k * out)), normalization weights to 1 and biases to 0."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
@@ -164,7 +164,7 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
     widths = (width, 2 * width, 4 * width)
     stages = build_stages(partial(BasicBlock, shortcut=shortcut), width, widths, [(depth - 2) // 6] * 3)
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 4 * width)
-    fan_out_init(net)
+    init_fan_out(net)
     return net
 
 
@@ -173,7 +173,7 @@ def resnet18(in_channels: int = 3) -> ResidualNetwork:
     stages = build_stages(partial(BasicBlock, shortcut="conv1"), 64, (64, 128, 256, 512), (2, 2, 2, 2))
     stem = nn.Sequential(conv(in_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 512)
-    fan_out_init(net)
+    init_fan_out(net)
     return net
 
 
@@ -193,7 +193,7 @@ def resnet50(
     stages = build_stages(block, 64, widths, (3, 4, 6, 3), expansion=4)
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 4 * widths[-1])
     if version == 1:
-        fan_out_init(net)
+        init_fan_out(net)
     return net
 
 
@@ -291,5 +291,5 @@ def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
     blocks = build_stages(ShakeBlock, 16, (width, 2 * width, 4 * width), (4, 4, 4))
     stages |= {f"stage{number}": nn.Sequential(*stage) for number, stage in enumerate(blocks, start=1)}
     net = StagedNetwork(stages, 4 * width)
-    fan_out_init(net)
+    init_fan_out(net)
     return net

@@ -115,7 +115,7 @@ def attend(attention: Any, tokens: Tensor, queries: Tensor, keys: Tensor, values
 
 
 def pools_class_token(vit: Any) -> bool:
-    """Return whether a ViT outputs only its class token and `last_class_token` can run its last block."""
+    """Return whether a ViT outputs only its class token, and `last_class_token` supports its last block."""
     from timm.layers.attention import Attention
     from timm.models.vision_transformer import Block
 
