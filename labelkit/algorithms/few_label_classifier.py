@@ -120,7 +120,7 @@ class RefittableClassifier:
         return LinearSoftmaxClassifier(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
 
     def build_rule(
-        self, labels: Ints, group_ids: Ints, class_of_group: Ints, shares: Doubles, *, group_weight: float = 1.0
+        self, labels: Ints, group_ids: Ints, class_of_group: Ints, probabilities: Doubles, *, group_weight: float = 1.0
     ) -> PredictionRule:
         """Build a rule that predicts the groups of other images; their features must be scaled like the samples'.
 
@@ -128,7 +128,7 @@ class RefittableClassifier:
             labels: (n,), -1 = none.
             group_ids: (n,) in ``[0, k)``.
             class_of_group: (k,) class of each group, -1 = new.
-            shares: (n, k) probabilities of these samples, computed from all of the above.
+            probabilities: (n, k) group probabilities of these samples, computed from all of the above.
             group_weight: weight of new groups, in (0, 1].
         """
         classes = np.unique(labels[labels >= 0])
@@ -142,7 +142,7 @@ class RefittableClassifier:
             classifier_share=1.0,
             own_group=_own_group_factors(np.array([self._weights(np.flatnonzero(labels == c)).sum() for c in classes])),
             alpha=ALPHA,
-            shares=shares.astype(np.float32),
+            shares=probabilities.astype(np.float32),
             temperature=None,
             group_weight=group_weight,
         )

@@ -139,9 +139,9 @@ def compute_soft_labels(
     return soft
 
 
-def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
+def entropy_bits(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the entropy (m,) of probabilities (m, c) in bits (Eq. 3.12), with 0 log 0 = 0."""
-    return np.asarray(entr(soft).sum(axis=1) / np.log(2))
+    return np.asarray(entr(probabilities).sum(axis=1) / np.log(2))
 
 
 def _choose_classes(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -28,13 +28,13 @@ BLOCK_ROWS = 4096
 _DECIMALS = 9
 
 
-def check_features(array: ArrayLike) -> NDArray[Any]:
+def check_features(features: ArrayLike) -> NDArray[Any]:
     """Check the shape and values of features (n, d), and return them as an array.
 
     Raises:
         ValueError: the shape or type is wrong, or a value is not finite.
     """
-    return check_array(np.asarray(array), ensure_min_samples=0, input_name="features")
+    return check_array(np.asarray(features), ensure_min_samples=0, input_name="features")
 
 
 def euclidean_distances(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
@@ -48,10 +48,10 @@ def euclidean_distances(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.
     return np.where(np.isnan(distances), np.inf, distances)
 
 
-def round_distances_for_sorting(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+def round_distances_for_sorting(distances: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Divide distances by their median (or by 1 if it is 0) and round them for sorting; also return the divisor."""
-    scale = (float(np.median(distance)) if len(distance) else 1.0) or 1.0
-    return round_for_sorting(distance / scale), scale
+    scale = (float(np.median(distances)) if len(distances) else 1.0) or 1.0
+    return round_for_sorting(distances / scale), scale
 
 
 def round_for_sorting(values: NDArray[np.float64]) -> NDArray[np.float64]:

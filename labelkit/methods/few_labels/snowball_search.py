@@ -73,12 +73,12 @@ def discover_confident_samples(
 
 
 def fuse_class_distances(
-    parts: Sequence[NDArray[np.float64]], fusion: Fusion
+    distances: Sequence[NDArray[np.float64]], fusion: Fusion
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Combine the distances to the classes computed with several networks (Sec. 2.4.3(4)).
 
     Args:
-        parts: per network (m, c) distances.
+        distances: per network (m, c) distances.
         fusion: fusion rule; ``none`` uses the only part.
 
     Returns:
@@ -86,25 +86,25 @@ def fuse_class_distances(
         :func:`mean_ranks`, since ranks require all rows.
     """
     if fusion == "rank":
-        nearest = np.stack([part.min(axis=1) for part in parts], axis=1)
-        votes = np.zeros(parts[0].shape, dtype=np.int64)
-        for part in parts:
+        nearest = np.stack([part.min(axis=1) for part in distances], axis=1)
+        votes = np.zeros(distances[0].shape, dtype=np.int64)
+        for part in distances:
             votes[np.arange(len(part)), part.argmin(axis=1)] += 1
-        together = np.mean(parts, axis=0)
+        together = np.mean(distances, axis=0)
         winners = votes == votes.max(axis=1, keepdims=True)
         return np.where(winners, together, np.inf).argmin(axis=1).astype(np.int64), nearest
     if fusion == "cascade":
-        together = np.sqrt(sum(part * part for part in parts))
+        together = np.sqrt(sum(part * part for part in distances))
     else:
-        together = parts[0] if len(parts) == 1 else np.mean(parts, axis=0)
+        together = distances[0] if len(distances) == 1 else np.mean(distances, axis=0)
     return together.argmin(axis=1).astype(np.int64), together.min(axis=1)[:, None]
 
 
-def mean_ranks(nearest: NDArray[np.float64]) -> NDArray[np.float64]:
+def mean_ranks(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rank rows, from 1, by each column of distances (m, j), and average the ranks; ties go to the earlier row."""
-    ranks = np.empty(nearest.shape)
-    for column in range(nearest.shape[1]):
-        order = np.argsort(round_distances_for_sorting(nearest[:, column])[0], kind="stable")
+    ranks = np.empty(distances.shape)
+    for column in range(distances.shape[1]):
+        order = np.argsort(round_distances_for_sorting(distances[:, column])[0], kind="stable")
         ranks[order, column] = np.arange(1, len(order) + 1)
     return np.asarray(ranks.mean(axis=1))
 
@@ -129,12 +129,12 @@ def _choose(select: Select, seed: int, turn: SearchRound) -> Discovery:
 
 
 def find_nearest_means(
-    parts: Sequence[NDArray[Any]], fusion: Fusion, known: Labels, pool: Labels, num_classes: int
+    parts: Sequence[NDArray[Any]], fusion: Fusion, class_labels: Labels, pool: Labels, num_classes: int
 ) -> tuple[NDArray[np.float64], Labels]:
     """Find the nearest class mean of each pool row; return the distance to it, or the mean rank, and the class."""
     kind = "none" if len(parts) == 1 else fusion
-    is_known = known >= 0
-    means = [group_means(rows[is_known], known[is_known], num_classes) for rows in parts]  # Eq. 2.8, 3.8
+    is_known = class_labels >= 0
+    means = [group_means(rows[is_known], class_labels[is_known], num_classes) for rows in parts]  # Eq. 2.8, 3.8
     labels = [np.empty(0, dtype=np.int64)]
     nearest = [np.empty((0, len(parts) if kind == "rank" else 1))]
     for start in range(0, len(pool), BLOCK_ROWS):

@@ -82,7 +82,7 @@ class _PairLoss(nn.Module):
             return self.loss(anchors, labels, found, reference, reference_labels)
 
     def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss from cosines (b, r) and pair masks (b, r), as pytorch-metric-learning does up to rounding."""
+        """Compute the loss from cosines and pair masks (b, r), as pytorch-metric-learning does, up to rounding."""
         raise NotImplementedError
 
 
@@ -121,7 +121,7 @@ class MultiSimilarityLoss(_PairLoss):
         self.epsilon = epsilon
 
     def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss from cosines (b, r) and pair masks (b, r), as pytorch-metric-learning does up to rounding."""
+        """Compute the loss from cosines and pair masks (b, r), as pytorch-metric-learning does, up to rounding."""
         alpha, beta, base = self.loss.alpha, self.loss.beta, self.loss.base
         sums = [
             F.pad(values.masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(dim=1) / sharpness
@@ -158,7 +158,7 @@ class MemoryContrastiveLoss(_PairLoss):
         self.loss = ContrastiveLoss(pos_margin=1, neg_margin=margin, distance=CosineSimilarity())
 
     def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss from cosines (b, r) and pair masks (b, r), as pytorch-metric-learning does up to rounding."""
+        """Compute the loss from cosines and pair masks (b, r), as pytorch-metric-learning does, up to rounding."""
         attracted = (self.loss.pos_margin - similarities).relu() * positive
         repelled = (similarities - self.loss.neg_margin).relu() * negative
         means = [values.sum() / (values > 0).sum().clamp(min=1) for values in (attracted, repelled)]

@@ -101,7 +101,7 @@ class PrototypeHead(nn.Module):
         self,
         embeddings: Tensor,
         labels: Tensor,
-        shares: Tensor | None = None,
+        weights: Tensor | None = None,
         *,
         combine: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> None:
@@ -113,15 +113,15 @@ class PrototypeHead(nn.Module):
         Args:
             embeddings: (b, d) of any norm.
             labels: (b,) int64 in [0, c); with mixup, each image occurs twice.
-            shares: (b,) weight of each image's label, > 0; ones by default.
+            weights: (b,) weight of each image's label, > 0; ones by default.
             combine: sums a tensor over processes.
         """
         unit = F.normalize(embeddings.detach().float(), dim=1, eps=_SMALLEST_SUM)
-        shares = torch.ones_like(unit[:, 0]) if shares is None else shares.float()
+        weights = torch.ones_like(unit[:, 0]) if weights is None else weights.float()
         dim = unit.shape[1]
         # sums and counts are exchanged together
         table = unit.new_zeros((len(self.assignment), dim + 1))
-        table.index_add_(0, labels, torch.cat([shares[:, None] * unit, (shares > 0).float()[:, None]], dim=1))
+        table.index_add_(0, labels, torch.cat([weights[:, None] * unit, (weights > 0).float()[:, None]], dim=1))
         table = combine(table)
         sums, counts = table[:, :dim], table[:, dim].long()
         lengths = sums.norm(dim=1)
