@@ -81,7 +81,7 @@ def test_features_of_the_past_are_kept_for_as_many_discoveries_as_asked() -> Non
     assert [[int(part[0, 0]) for part in parts] for parts in joined] == [[0], [0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]]
     restored = PastFeatures(3, 4, 2)
     restored.load_state_dict(past.state_dict())
-    assert [int(part[0, 0]) for part in restored.join(torch.full((4, 2), 5.0))] == [3, 4, 5]
+    assert [int(part[0, 0]) for part in restored.append(torch.full((4, 2), 5.0))] == [3, 4, 5]
 
 
 def state(**options: Any) -> TrainState:
