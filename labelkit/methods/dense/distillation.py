@@ -72,8 +72,8 @@ class RunningCenter(nn.Module):
         self._seen = []
 
 
-def warmup_temperature_schedule(start: float, end: float, steps: int) -> Callable[[int], float]:
-    """Return a temperature schedule that increases linearly for ``steps`` steps and is then constant."""
+def temperature_ramp(start: float, end: float, steps: int) -> Callable[[int], float]:
+    """Return a schedule that increases a temperature linearly for ``steps`` steps, then keeps it constant."""
     share = RampedWeight(1.0, steps)
     return lambda step: start + (end - start) * share(step)
 
@@ -181,7 +181,7 @@ def _cross_entropies(outputs: Tensor, targets: Tensor, temperature: float) -> Te
         return -(targets.detach() * log_p).sum(dim=-1)
 
 
-class SelfDistillationMethod(EMATargetMethod[DistillationConfigT, DistillationNetwork]):
+class DistillationMethod(EMATargetMethod[DistillationConfigT, DistillationNetwork]):
     """Base class of DINO and iBOT, which train a student on the centered outputs of its EMA target.
 
     With ``hides_patches``, patches also have targets, with a separate center.
@@ -198,7 +198,7 @@ class SelfDistillationMethod(EMATargetMethod[DistillationConfigT, DistillationNe
             self.centers["patch"] = RunningCenter(config.num_outputs, PATCH_CENTER_DECAY)
         self.equal_buffers = tuple(f"centers.{of}.value" for of in self.centers)
         self.loss = MultiViewDistillationLoss(config.student_temperature)
-        self._temperature = warmup_temperature_schedule(
+        self._temperature = temperature_ramp(
             config.teacher_temperature_start, config.teacher_temperature, config.teacher_warmup_steps
         )
         self._notes = self._initialize_from(config.weights)

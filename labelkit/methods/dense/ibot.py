@@ -22,12 +22,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.batch import Batch, DataInfo, move_to_device
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.methods.dense.distillation import (
-    MaskedPatchLoss,
-    SelfDistillationMethod,
-    centered_targets,
-    warmup_temperature_schedule,
-)
+from labelkit.methods.dense.distillation import DistillationMethod, MaskedPatchLoss, centered_targets, temperature_ramp
 from labelkit.methods.dense.options import IBOTConfig
 from labelkit.training.method import StepOutput
 
@@ -41,13 +36,13 @@ _TRIES: Final = 10
 SMALLEST_ASPECT: Final = 0.3
 
 
-class IBOT(SelfDistillationMethod[IBOTConfig]):
+class IBOT(DistillationMethod[IBOTConfig]):
     """iBOT training method: self-distillation of class tokens and masked patches, without labels."""
 
     def __init__(self, config: IBOTConfig, data: DataInfo) -> None:
         super().__init__(config, data, hides_patches=True)
         self.patch_loss = MaskedPatchLoss(config.student_temperature)
-        self._patch_temperature = warmup_temperature_schedule(
+        self._patch_temperature = temperature_ramp(
             PATCH_TEMPERATURE_START, config.patch_temperature, config.teacher_warmup_steps
         )
 

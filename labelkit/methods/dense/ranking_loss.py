@@ -119,7 +119,7 @@ _MAX_IN_BLOCK = 24
 
 
 @dataclass(frozen=True, slots=True)
-class BlockPartition:
+class Partition:
     """Partition of a sequence into ``2**levels`` blocks of ``size`` items, padded at the end."""
 
     levels: int
@@ -131,15 +131,15 @@ class BlockPartition:
         return self.size << self.levels
 
 
-def partition_into_blocks(n: int) -> BlockPartition:
+def partition_into_blocks(n: int) -> Partition:
     """Divide n items into the smallest possible number of blocks of equal size."""
     levels = 0
     while n > _MAX_IN_BLOCK << levels:
         levels += 1
-    return BlockPartition(levels, -(-n // (1 << levels)))
+    return Partition(levels, -(-n // (1 << levels)))
 
 
-def joint_sort_order(blocks: BlockPartition, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
+def joint_sort_order(blocks: Partition, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
     """Sort items and thresholds together, in an order that allows cumulative sums of several payloads.
 
     See :meth:`MergedOrder.sum_lower_ranked`.
@@ -166,7 +166,7 @@ def joint_sort_order(blocks: BlockPartition, ranks: Tensor, thresholds: Tensor) 
 class MergedOrder:
     """Joint sort order of a sequence's items and thresholds, arranged for blockwise sums."""
 
-    blocks: BlockPartition  # partition of the sequence
+    blocks: Partition  # partition of the sequence
     batch: int  # number of rows
     items: Tensor  # (b n,) int64, the place of each item
     queries: Tensor  # (b n,) int64, the place of the threshold of each item
@@ -217,9 +217,7 @@ class MergedOrder:
         return of_items.view(payload.shape), of_queries.view(payload.shape)
 
 
-def _iter_levels(
-    blocks: BlockPartition, batch: int, tags: Tensor
-) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+def _iter_levels(blocks: Partition, batch: int, tags: Tensor) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
     """Yield, for each level, which items are in right halves and their sources for the next; last, all positions.
 
     Levels are yielded one by one: all at once would take more memory than the sums.
@@ -300,7 +298,7 @@ class _Items:
     Tensors (b, N) are padded to whole blocks with items that are larger than all others and have no weight.
     """
 
-    blocks: BlockPartition  # partition of the positions
+    blocks: Partition  # partition of the positions
     order: Tensor  # (b, n) int64, the item at each position
     scores: Tensor  # (b, N) float64
     p: Tensor  # (b, N) float64, centered scores, since only differences count and small numbers have small moments

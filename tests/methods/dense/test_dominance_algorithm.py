@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.methods.dense.ranking_loss import (
-    BlockPartition,
+    Partition,
     count_thresholds_up_to_rank,
     joint_sort_order,
     partition_into_blocks,
@@ -22,7 +22,7 @@ from labelkit.methods.dense.ranking_loss import (
 @settings(deadline=None, max_examples=60)
 def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, earlier: bool, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    blocks = BlockPartition(levels, size)
+    blocks = Partition(levels, size)
     n = blocks.padded_length
     ranks = torch.stack([torch.randperm(n, generator=generator) for _ in range(batch)])
     thresholds = torch.randint(0, n + 1, (batch, n), generator=generator).sort(dim=1).values
@@ -40,7 +40,7 @@ def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, ea
 
 def test_one_order_serves_several_payloads_and_the_thresholds_turned_around() -> None:
     generator = torch.Generator().manual_seed(0)
-    blocks, n = BlockPartition(3, 5), 40
+    blocks, n = Partition(3, 5), 40
     ranks = torch.stack([torch.randperm(n, generator=generator) for _ in range(2)])
     thresholds = torch.randint(0, n + 1, (2, n), generator=generator).sort(dim=1).values
     payload = torch.randint(-50, 50, (2, 2, n), generator=generator).double()
