@@ -305,7 +305,7 @@ class _Problem:
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
     def run_restarts(self, draws: Doubles) -> _Restart:
-        """Return the best restart; if a new cluster has a single sample, also try the centroids of k-means."""
+        """Run all restarts and return the best; if a new cluster has a single sample, also start from k-means."""
         means = self.means
         runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._draw_centroids(draws)]
         # check all restarts, not just the best one, so that more restarts always include the results of fewer

@@ -59,7 +59,7 @@ class ClassProjection:
     scales: NDArray[np.float64] | None  # (e, e) scaling matrix, or ``None`` without labels
 
     def project(self, rows: Rows) -> Floats:
-        """Project samples (n, d) into the space.
+        """Project samples (n, d) into the fitted space.
 
         Returns:
             (n, e) unit-norm rows; zeros for rows equal to the mean.

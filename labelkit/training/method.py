@@ -124,7 +124,7 @@ class TrainState:
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _nothing
 
     def mean_count(self, count: float) -> float:
-        """Average the counts passed by all processes."""
+        """Return the mean of the counts that the processes pass."""
         # one exchange for both: the sum of the counts and the number of processes
         total, processes = self.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
         return float(total / processes)

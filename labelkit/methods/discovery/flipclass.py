@@ -67,7 +67,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         return (replace(phase, views=self.views) if self.config.align_mode == "sda" else phase,)
 
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
-        """Return the teacher's and student's views for an epoch, whose augmentation strength grows with sda."""
+        """Return the teacher's and student's views for an epoch; with ``sda``, the student's become stronger."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         student_view = strong_view if self.config.student_view == "strong" else weak_view
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)

@@ -111,7 +111,7 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
         self._teacher_temperature = teacher_temperature(self.config, state.epoch)
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor that tracks discovery on the unlabeled images."""
+        """Return the monitor that tracks the discovery accuracy on unlabeled images."""
         config, data = self.config, self.data
         unlabeled = inputs.rows[data.labels[inputs.rows] < 0]
         pair = self.views if config.view_gap else None

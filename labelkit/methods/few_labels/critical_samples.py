@@ -96,9 +96,9 @@ def discover_critical_samples(
     return search_in_rounds(measure, partial(_choose, rows, criterion, confine), labels, count, rounds, **options)
 
 
-def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
+def rank_weights(num_references: int, beta: float) -> NDArray[np.float64]:
     """Return the weights ``beta / (beta + rank / n)`` (n,) float64 for ranks from 1 to n (Eq. 3.10)."""
-    ranks = np.arange(1, num_reference + 1) / num_reference
+    ranks = np.arange(1, num_references + 1) / num_references
     return np.asarray(beta / (beta + ranks))
 
 

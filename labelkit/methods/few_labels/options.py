@@ -162,7 +162,7 @@ class MixMatchConfig(EmbeddingInputOptions, HalfLabeledConfig):
 
 
 class SearchOptions(BaseConfig):
-    """Options shared by the searches of Snowball and LMCS for images to label, during training and on a store."""
+    """Options shared by Snowball's and LMCS's searches for images to label, in training and in a store."""
 
     balance: Literal["balanced", "global"] = _DISCOVERY(
         "balanced",

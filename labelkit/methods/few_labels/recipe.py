@@ -295,7 +295,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         self.chain.update(self.network, self._decay(state.step + 1), teacher_in_training=self.runs_teacher)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Recalibrate the batch norm statistics of all networks, which only evaluation and saving use."""
+        """Recalibrate the batch norm statistics of all networks, which are needed only to evaluate and save them."""
         for network in (self.network, self.chain.teacher, self.chain.master):
             if network is not None:
                 recalibrate_bn(network, state, self._rows)

@@ -21,7 +21,7 @@ MAX_ITERATIONS = 50
 
 
 class PseudoLabels(nn.Module):
-    """Cluster ids of all n images, and centroids of the k clusters.
+    """Pseudo-labels from clustering: the cluster ids of all n images, and the centroids of the k clusters.
 
     Attributes:
         cluster_ids: (n,) int64, -1 = not clustered.

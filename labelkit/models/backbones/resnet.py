@@ -24,7 +24,7 @@ Shortcut = Literal["pad", "conv1", "conv3"]
 
 
 def conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """Return a convolution without bias that keeps the height and width of its input at stride 1."""
+    """Build a convolution without bias whose padding preserves height and width at stride 1."""
     return nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
 
 
