@@ -27,7 +27,7 @@ from labelkit.store.commit import commit_bytes, move_into_place
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
-GIVEN, AWAY, LABELS = "given.csv", "away.csv", "labels.csv"
+GIVEN, AWAY, LABELS, RULED_OUT = "given.csv", "away.csv", "labels.csv", "ruled-out.csv"
 NEXT, SKIPPED, NOVEL, SEEN, CHECK = "next.csv", "skipped.csv", "novel.csv", "novel-seen.csv", "check.csv"
 FOLDERS = Path("folders")  # --labels folders: folder names are the labels
 FILLED = (NEXT, SKIPPED, NOVEL, SEEN, CHECK)

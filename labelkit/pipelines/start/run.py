@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from labelkit.pipelines.start.given import (
     LABELS,
     NEXT,
     NOVEL,
+    RULED_OUT,
     SEEN,
     SKIPPED,
     GeneratedTables,
@@ -62,6 +63,7 @@ from labelkit.store.commit import json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.plans import embedding_run_folder
+from labelkit.studio.label.label import read_ruled_out
 from labelkit.studio.report.options import ReportConfig
 
 DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.png", "next.png"
@@ -99,6 +101,7 @@ class _Round:
         skipped: paths of photos that the user could not label, which are suggested last.
         seen: paths of photos that the user left empty in ``novel.csv``, which are listed last there.
         confirmed: labels by path that the user has confirmed.
+        ruled_out: SHA-256 of photos, each with a class to which it does not belong according to the user.
         previous: newest store that lacks enough of the unlabeled photos; ``None``: none, or not yet determined.
         answered: store and predictions of the last round that had any; ``None``: none, or this round has none.
     """
@@ -112,6 +115,7 @@ class _Round:
     skipped: Sequence[str] = ()
     seen: Sequence[str] = ()
     confirmed: Mapping[str, str] = field(default_factory=dict)
+    ruled_out: Set[tuple[str, str]] = frozenset()
     previous: Path | None = None
     answered: tuple[Path, str] | None = None
 
@@ -211,7 +215,9 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
         raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
-    this = _choose_round(config, record, folder, listing, labels, len(dataset), alone=alone)
+    this = _choose_round(
+        config, record, folder, listing, labels, len(dataset), alone=alone, ruled_out=read_ruled_out(stores)
+    )
     record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
     this.record["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
@@ -262,7 +268,14 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     told = {"embed": _do_step(record, this, "embed", steps["embed"], tables, {})}
     for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
         shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # left by an interrupted run
-    unread = {name for name, _ in open_store(this.store).skipped}
+    embedded = open_store(this.store)
+    if this.ruled_out:
+        named = ((name, embedded.sha256[row].tobytes().hex()) for row, name in enumerate(embedded.sample_ids))
+        lines = [(name, text) for name, file in named for other, text in sorted(this.ruled_out) if other == file]
+        tables.write(RULED_OUT, ("path", "label"), lines)
+    else:
+        tables.remove(RULED_OUT)
+    unread = {name for name, _ in embedded.skipped}
     if unread & {dataset.sample_ids[place] for place in labels}:
         write_labels(tables, dataset, known, unread)
     if unread:
@@ -391,13 +404,15 @@ def _choose_round(
     num_photos: int,
     *,
     alone: bool,
+    ruled_out: Set[tuple[str, str]],
 ) -> _Round:
     """Return the round to continue, or a new round if photos, labels or options have changed.
 
     A round that is ``alone`` shares no photos with the last one, so its groups do not continue earlier groups.
     """
     options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
-    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options})
+    told = {"ruled_out": sorted(ruled_out)} if ruled_out else {}
+    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options, **told})
     earlier, mine = record.rounds[:-1], record.rounds[-1] if record.rounds else {}
     if mine.get("inputs") != inputs:
         earlier, last = record.rounds, mine
@@ -418,7 +433,7 @@ def _choose_round(
     before = None if mine.get("alone") else find_last_finished_round(earlier, folder, "groups")
     others = (one for one in reversed(earlier) if one["store"] != mine["store"] and one["backbone"] == mine["backbone"])
     described = next((store for one in others if (store := folder / str(one["store"])).is_file()), None)
-    return _Round(folder, mine, before, described, labels, num_photos)
+    return _Round(folder, mine, before, described, labels, num_photos, ruled_out=ruled_out)
 
 
 def _link_earlier_round(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
@@ -499,6 +514,7 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
             grouping=groups,
             result=str(answer),
             min_confidence=config.min_confidence,
+            ruled_out=folder / RULED_OUT if this.ruled_out else None,
             previous=None if this.answered is None else this.answered[0],
             previous_result=None if this.answered is None else this.answered[1],
             overwrite=True,

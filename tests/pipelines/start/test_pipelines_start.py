@@ -1496,6 +1496,31 @@ def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_
     assert (store.parent / "labels.csv").read_bytes() == tables
 
 
+def test_a_class_ruled_out_in_the_browser_is_not_predicted_again(
+    photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
+    labels = tmp_path / "photos-labeled" / "labels.csv"
+    name, before = "010.png", labels_in(labels)
+
+    def rule_out(server: Any, *_: object, **__: object) -> None:
+        row, session = server.session.store.sample_ids.index(name), server.session
+        act = Step("not", rows=(row,), name=before[name])
+        session.plan_and_commit("not this", lambda work: [act], by="", client="")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("labelkit.studio.label.server.serve", rule_out)
+        run(photos, num_classes=3, serve=True)
+    add_photos(photos, range(30, 32), seed=2)
+    (photos / name).rename(photos / "moved.png")
+    run(photos, num_classes=3)
+
+    assert labels_in(labels)["moved.png"] not in ("", before[name])
+    assert {path: labels_in(labels)[path] for path in before if path != name} == {
+        path: text for path, text in before.items() if path != name
+    }
+
+
 def test_labels_of_the_browser_end_in_all_tables(
     photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
