@@ -115,13 +115,7 @@ def collect_labels(
     filled[-1] = [label for label in filled[-1] if label.text != checked.get(label.path)]
     known_away = set(kept)
     if tables.is_edited_by_user(GIVEN):
-        now = {label.path: label.text for label in given}
-        differing = {name: text for name, text in given_before().items() if now.get(name) != text}
-        for name, text in differing.items():
-            gone_from.setdefault(name, set()).add(text)
-        if differing:
-            absent = len(differing.keys() - now.keys())
-            progress.message(f"{GIVEN}: {_labels(absent)} removed, {len(differing) - absent} changed")
+        _note_changes(given, given_before(), gone_from)
     # by path and file, since different photos may have had the same path
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()
@@ -154,14 +148,7 @@ def collect_labels(
     newest: set[TableLabel] = set()
     for path in labels:
         if path == FOLDERS:
-            # as if read from given.csv
-            classes = {k: usual for k, name in enumerate(dataset.class_names) if (usual := class_name(name))}
-            fresh, written = {i: classes[k] for i, k in enumerate(dataset.labels.tolist()) if k in classes}, []
-            if bad := [name for k, name in enumerate(dataset.class_names) if k not in classes]:
-                progress.message(f"images in {', '.join(bad)} have no label; rename these folders if they are classes")
-            if not fresh:
-                problem = f"no photo in {dataset.root} is in a folder whose name could be a class"
-                raise DatasetError("--labels folders", problem, "Pass a CSV with the columns path,label.")
+            fresh, written = _labels_of_folders(dataset), []
         else:
             is_own = path.resolve().parent == folder.resolve()
             fresh, written = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=is_own)
@@ -186,11 +173,59 @@ def collect_labels(
     moved, away, edited = _follow(strays, sought, newest, place_of, files, stores, known)
     for label in (*moved, *away):
         gone_from.setdefault(label.path, set()).add(label.text)
+    _report_moved(moved, [label for label in away if label not in known_away], edited, folder)
+    outdated = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
+    class_table: dict[str, Path] = {}
+    for path in labels:
+        fresh = {place: text for place, (text, table) in placed.items() if table == path}
+        fresh = _drop_outdated(path, fresh, outdated, known, folder)
+        changed[path] += _show_changes(path, fresh, known)
+        known |= fresh
+        class_table |= dict.fromkeys(fresh.values(), path)
+    for path, count in (+changed).items():
+        progress.warning(f"{path}: {_labels(count)} for photos that had another label; the new labels are used")
+    _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN)
+    gone_texts = {path: sorted(texts) for path, texts in sorted(gone_from.items())}
+    return CollectedLabels(known, {place: files.digest(place) for place in known}, away, len(moved), gone_texts)
+
+
+def _note_changes(given: Sequence[TableLabel], before: Mapping[str, str], gone_from: dict[str, set[str]]) -> None:
+    """Record which labels the user has changed or removed in ``given.csv`` since the last run."""
+    now = {label.path: label.text for label in given}
+    differing = {name: text for name, text in before.items() if now.get(name) != text}
+    for name, text in differing.items():
+        gone_from.setdefault(name, set()).add(text)
+    if differing:
+        absent = len(differing.keys() - now.keys())
+        current_progress().message(f"{GIVEN}: {_labels(absent)} removed, {len(differing) - absent} changed")
+
+
+def _labels_of_folders(dataset: ImageDataset) -> dict[int, str]:
+    """Return the folder names of photos as labels by position, as if read from ``given.csv``.
+
+    Raises:
+        DatasetError: no folder name could be a class.
+    """
+    classes = {k: usual for k, name in enumerate(dataset.class_names) if (usual := class_name(name))}
+    if bad := [name for k, name in enumerate(dataset.class_names) if k not in classes]:
+        shown = ", ".join(bad)
+        current_progress().message(f"images in {shown} have no label; rename these folders if they are classes")
+    found = {place: classes[k] for place, k in enumerate(dataset.labels.tolist()) if k in classes}
+    if not found:
+        problem = f"no photo in {dataset.root} is in a folder whose name could be a class"
+        raise DatasetError("--labels folders", problem, "Pass a CSV with the columns path,label.")
+    return found
+
+
+def _report_moved(
+    moved: Sequence[TableLabel], missing: Sequence[TableLabel], edited: Sequence[TableLabel], folder: Path
+) -> None:
+    progress = current_progress()
     if moved:
         progress.message(f"{_labels(len(moved))} carried over for moved or renamed photos")
-    if waiting := [label for label in away if label not in known_away]:
+    if missing:
         progress.warning(
-            f"{_labels(len(waiting))} for missing photos ({_names(waiting)}): kept in {folder / AWAY} until the photos "
+            f"{_labels(len(missing))} for missing photos ({_names(missing)}): kept in {folder / AWAY} until the photos "
             "return"
         )
     if edited:
@@ -199,29 +234,33 @@ def collect_labels(
             "versions, which keep their labels; if they are different photos, delete their lines in "
             f"{folder / GIVEN} and run the command again"
         )
-    class_table: dict[str, Path] = {}
-    outdated = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
-    for path in labels:
-        fresh = {place: text for place, (text, table) in placed.items() if table == path}
-        # labels of a photo that had the path before, or that have been corrected
-        stale = {place for place, text in fresh.items() if text in outdated.get(place, ()) and text != known.get(place)}
-        if stale:
-            progress.warning(
-                f"{path}: {_labels(len(stale))} ignored, because the photos or labels have been corrected, deleted or "
-                "renamed since. Earlier labels are already recorded, so you can omit --labels. If the ignored labels "
-                f"are right for the photos that now have these names, add them to {folder / GIVEN}"
-            )
-        fresh = {place: text for place, text in fresh.items() if place not in stale}
-        others = [(place, known[place], text) for place, text in fresh.items() if known.get(place, text) != text]
-        changed[path] += len(others)
-        if others:
-            shown = join_first_few(f"{place}: {old!r} to {text!r}" for place, old, text in others)
-            progress.message(f"{path}: labels changed: {shown}")
-        known |= fresh
-        class_table |= dict.fromkeys(fresh.values(), path)
-    for path, count in (+changed).items():
-        progress.warning(f"{path}: {_labels(count)} for photos that had another label; the new labels are used")
-    counts = Counter(known.values())
+
+
+def _drop_outdated(
+    table: Path, fresh: dict[int, str], outdated: Mapping[int, Set[str]], known: Mapping[int, str], folder: Path
+) -> dict[int, str]:
+    """Drop labels of a user's table that belong to an earlier photo at the same path, or that were corrected since."""
+    stale = {place for place, text in fresh.items() if text in outdated.get(place, ()) and text != known.get(place)}
+    if stale:
+        current_progress().warning(
+            f"{table}: {_labels(len(stale))} ignored, because the photos or labels have been corrected, deleted or "
+            "renamed since. Earlier labels are already recorded, so you can omit --labels. If the ignored labels "
+            f"are right for the photos that now have these names, add them to {folder / GIVEN}"
+        )
+    return {place: text for place, text in fresh.items() if place not in stale}
+
+
+def _show_changes(table: Path, fresh: Mapping[int, str], known: Mapping[int, str]) -> int:
+    """Show which labels a user's table changes; return their number."""
+    others = [(place, known[place], text) for place, text in fresh.items() if known.get(place, text) != text]
+    if others:
+        shown = join_first_few(f"{place}: {old!r} to {text!r}" for place, old, text in others)
+        current_progress().message(f"{table}: labels changed: {shown}")
+    return len(others)
+
+
+def _warn_of_misspelled_classes(counts: Mapping[str, int], class_table: Mapping[str, Path], given: Path) -> None:
+    """Warn about classes of a few labels whose name resembles that of a more frequent class."""
     for name, count in counts.items():
         commoner = [other for other, more in counts.items() if (more, other) > (count, name)]
         near = next((other for other in commoner if other.casefold() == name.casefold()), None)
@@ -230,12 +269,10 @@ def collect_labels(
             if near is not None and {name, near} <= set(given_before().values()):
                 near = None  # the last run showed the warning, and the user kept both
         if near is not None:
-            progress.warning(
+            current_progress().warning(
                 f"the class {name!r} ({_labels(count)}) resembles {near!r}: if both are the same class, replace "
-                f"{name!r} in {class_table.get(name, folder / GIVEN)} and run the command again"
+                f"{name!r} in {class_table.get(name, given)} and run the command again"
             )
-    gone_texts = {path: sorted(texts) for path, texts in sorted(gone_from.items())}
-    return CollectedLabels(known, {place: files.digest(place) for place in known}, away, len(moved), gone_texts)
 
 
 def _labels(count: int) -> str:

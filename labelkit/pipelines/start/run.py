@@ -44,6 +44,7 @@ from labelkit.pipelines.start.given import (
     RULED_OUT,
     SEEN,
     SKIPPED,
+    CollectedLabels,
     GeneratedTables,
     collect_labels,
     count_moved_images,
@@ -199,21 +200,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     now = {escape_path(dataset.sample_ids[place]): text for place, text in labels.items()}
     if tables.is_edited_by_user(CHECK):
         record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
-    if config.num_classes is not None and config.num_classes < len(set(labels.values())):
-        problem = f"{config.num_classes} is less than {len(set(labels.values()))}, the number of labeled classes"
-        raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
-    if config.new_classes == "none" and len(labels) < len(dataset) and len(set(labels.values())) == 1:
-        problem = f"none, but all labels are {next(iter(labels.values()))!r}, so there are no classes to distinguish"
-        raise ConfigError("--new-classes", problem, "Label photos of other classes, or remove --new-classes.")
-    if len(labels) == len(dataset) and len(set(labels.values())) == 1:
-        problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
-        raise DatasetError(str(config.photos), problem, "Remove the labels, or add photos of other classes.")
-    # to estimate the number, each half of the photos must be able to show one more than the minimum number of classes
-    estimated = config.num_classes is None and config.new_classes in ("auto", "some")
-    fewest = 2 * max(2, len(set(labels.values()))) + 2 if estimated else 4
-    if len(labels) < len(dataset) < fewest:
-        problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
-        raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
+    _check_labels(config, dataset, labels)
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _choose_round(
         config, record, folder, listing, labels, len(dataset), alone=alone, ruled_out=read_ruled_out(stores)
@@ -233,14 +220,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             f"the last run had --num-classes {record.call['num_classes']}; now the number is estimated, because this "
             "option is not passed"
         )
-    waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
-    if waiting and "report" not in waiting:
-        waiting.append("report")  # it shows their results
-    if last and waiting and not config.dry_run:
-        progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
-    elif not last and not config.dry_run:
-        for number, (name, step) in enumerate(steps.items(), 1):
-            progress.message(f"{number}. {name}: {command_line(step)}")
+    if not config.dry_run:
+        _announce_steps(record, this, steps, is_first=not last)
     minutes = (
         None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset, record)
     )
@@ -265,44 +246,27 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.write(name, ("path", "label"), ([path, ""] for path in paths))
         else:
             tables.remove(name)
-    told = {"embed": _do_step(record, this, "embed", steps["embed"], tables, {})}
-    for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
-        shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # left by an interrupted run
-    embedded = open_store(this.store)
-    if this.ruled_out:
-        named = ((name, embedded.sha256[row].tobytes().hex()) for row, name in enumerate(embedded.sample_ids))
-        lines = [(name, text) for name, file in named for other, text in sorted(this.ruled_out) if other == file]
-        tables.write(RULED_OUT, ("path", "label"), lines)
-    else:
-        tables.remove(RULED_OUT)
-    unread = {name for name, _ in embedded.skipped}
-    if unread & {dataset.sample_ids[place] for place in labels}:
-        write_labels(tables, dataset, known, unread)
-    if unread:
-        readable = {place: text for place, text in labels.items() if dataset.sample_ids[place] not in unread}
-        this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
-        if not 1 < len(readable) < this.num_photos:
-            this.record["answer"] = None
-    this = _link_earlier_round(this, [folder / name for name in _existing_stores(record, folder)], dataset)
-    if this.previous is not None:
-        progress.message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
-    steps = _build_steps(config, this)
-    apart: dict[str, BaseConfig] = {}
-    if len(dataset) >= _MIN_FOR_PROCESS:
-        waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
-        apart = {name: _write_beside(steps[name]) for name in waiting}
-    with run_in_background(_run, apart) as running:
-        told |= {
-            name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
-        }
-    for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
-        if undone not in steps:  # left by an earlier run; their labels are in given.csv
-            tables.remove(*files)
-    old = [folder / name for name in _existing_stores(record, folder) if name != this.store.name]
-    result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
-    record.record_suggested_photos(told.get("suggest", {}))
-    record.write()
-    return result
+    return _run_steps(config, record, this, steps["embed"], dataset, known, tables)
+
+
+def _check_labels(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
+    """Reject labels, options and numbers of photos that leave nothing to distinguish."""
+    num_named = len(set(labels.values()))
+    if config.num_classes is not None and config.num_classes < num_named:
+        problem = f"{config.num_classes} is less than {num_named}, the number of labeled classes"
+        raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
+    if config.new_classes == "none" and len(labels) < len(dataset) and num_named == 1:
+        problem = f"none, but all labels are {next(iter(labels.values()))!r}, so there are no classes to distinguish"
+        raise ConfigError("--new-classes", problem, "Label photos of other classes, or remove --new-classes.")
+    if len(labels) == len(dataset) and num_named == 1:
+        problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
+        raise DatasetError(str(config.photos), problem, "Remove the labels, or add photos of other classes.")
+    # to estimate the number, each half of the photos must be able to show one more than the minimum number of classes
+    estimated = config.num_classes is None and config.new_classes in ("auto", "some")
+    fewest = 2 * max(2, num_named) + 2 if estimated else 4
+    if len(labels) < len(dataset) < fewest:
+        problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
+        raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
 
 
 def _ask_about_new_classes(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
@@ -332,6 +296,19 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
         progress.message(f"to use folder names (such as {some}) as labels, pass --labels folders")
     for note in dataset.notes:
         progress.message(note)
+
+
+def _announce_steps(record: Record, this: _Round, steps: Mapping[str, BaseConfig], *, is_first: bool) -> None:
+    """Show the steps of the first run with their commands, or which steps a later run repeats."""
+    progress = current_progress()
+    if is_first:
+        for number, (name, step) in enumerate(steps.items(), 1):
+            progress.message(f"{number}. {name}: {command_line(step)}")
+        return
+    waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
+    if waiting:
+        waiting += [] if "report" in waiting else ["report"]  # it shows their results
+        progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
 
 
 def _plan(
@@ -473,6 +450,56 @@ def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, P
     if all(find_recorded_weights(source) is not None for source in model.source.split(" + ")):
         return model.name, described
     return "auto", None
+
+
+def _run_steps(
+    config: StartConfig,
+    record: Record,
+    this: _Round,
+    embed: BaseConfig,
+    dataset: ImageDataset,
+    known: CollectedLabels,
+    tables: GeneratedTables,
+) -> SimpleResult:
+    """Embed the photos, run the unfinished steps on the embeddings, and summarize the results of all steps."""
+    told = {"embed": _do_step(record, this, "embed", embed, tables, {})}
+    for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
+        shutil.rmtree(embedding_run_folder(this.folder / other), ignore_errors=True)  # left by an interrupted run
+    embedded = open_store(this.store)
+    if this.ruled_out:
+        named = [(embedded.sha256[row].tobytes().hex(), name) for row, name in enumerate(embedded.sample_ids)]
+        texts = {file: [text for other, text in sorted(this.ruled_out) if other == file] for file, _ in this.ruled_out}
+        tables.write(RULED_OUT, ("path", "label"), [(name, text) for file, name in named for text in texts.get(file, ())])
+    else:
+        tables.remove(RULED_OUT)
+    unread = {name for name, _ in embedded.skipped}
+    if unread & {dataset.sample_ids[place] for place in this.labels}:
+        write_labels(tables, dataset, known, unread)
+    if unread:
+        readable = {place: text for place, text in this.labels.items() if dataset.sample_ids[place] not in unread}
+        this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
+        if not 1 < len(readable) < this.num_photos:
+            this.record["answer"] = None
+    this = _link_earlier_round(this, [this.folder / name for name in _existing_stores(record, this.folder)], dataset)
+    if this.previous is not None:
+        current_progress().message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
+    steps = _build_steps(config, this)
+    apart: dict[str, BaseConfig] = {}
+    if len(dataset) >= _MIN_FOR_PROCESS:
+        waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
+        apart = {name: _write_beside(steps[name]) for name in waiting}
+    with run_in_background(_run, apart) as running:
+        told |= {
+            name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
+        }
+    for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
+        if undone not in steps:  # left by an earlier run; their labels are in given.csv
+            tables.remove(*files)
+    old = [this.folder / name for name in _existing_stores(record, this.folder) if name != this.store.name]
+    result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
+    record.record_suggested_photos(told.get("suggest", {}))
+    record.write()
+    return result
 
 
 def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
