@@ -17,7 +17,7 @@ from pathlib import Path
 from labelkit.commands.common.label_files import LabeledImages, find_images_by_path, match_label_paths
 from labelkit.commands.common.labels import find_misspelled_class
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.path_rule import escape_path, find_paths
+from labelkit.data.path_rule import escape_path, find_paths, normalize_path
 from labelkit.data.tables import FILE_COLUMN, class_name, read_file_labels, read_label_csv, read_paths_and_labels
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
@@ -114,7 +114,13 @@ def collect_labels(
     kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
     filled[-1] = [label for label in filled[-1] if label.text != checked.get(label.path)]
     known_away = set(kept)
-    if tables.is_edited_by_user(GIVEN):
+    if tables.is_missing(GIVEN) and (lost := given_before()):
+        given = _with_files([TableLabel(path, text, "") for path, text in lost.items()], stores)
+        progress.warning(
+            f"{folder / GIVEN} is missing or empty: {_labels(len(given))} restored from the last run; to remove "
+            "labels, delete their lines, not the file"
+        )
+    elif tables.is_edited_by_user(GIVEN):
         _note_changes(given, given_before(), gone_from)
     # by path and file, since different photos may have had the same path
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
@@ -122,7 +128,7 @@ def collect_labels(
     own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
     filled.append(_with_files(corrected, stores))
     filled.append([label for label in browser if label.text])
-    read = read_paths_and_labels(folder / CHECK) if tables.is_edited_by_user(CHECK) else {}
+    read = tables.read_with_empty(folder / CHECK) if tables.is_edited_by_user(CHECK) else {}
     emptied = {path for path, text in read.items() if not text}
     for where, removed in (
         ("the browser", [(label.path, label.file) for label in browser if not label.text]),
@@ -184,7 +190,7 @@ def collect_labels(
         class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
         progress.warning(f"{path}: {_labels(count)} for photos that had another label; the new labels are used")
-    _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN)
+    _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN, given_before)
     gone_texts = {path: sorted(texts) for path, texts in sorted(gone_from.items())}
     return CollectedLabels(known, {place: files.digest(place) for place in known}, away, len(moved), gone_texts)
 
@@ -259,7 +265,12 @@ def _show_changes(table: Path, fresh: Mapping[int, str], known: Mapping[int, str
     return len(others)
 
 
-def _warn_of_misspelled_classes(counts: Mapping[str, int], class_table: Mapping[str, Path], given: Path) -> None:
+def _warn_of_misspelled_classes(
+    counts: Mapping[str, int],
+    class_table: Mapping[str, Path],
+    given: Path,
+    given_before: Callable[[], Mapping[str, str]],
+) -> None:
     """Warn about classes of a few labels whose name resembles that of a more frequent class."""
     for name, count in counts.items():
         commoner = [other for other, more in counts.items() if (more, other) > (count, name)]
@@ -354,12 +365,12 @@ def _follow(
     return moved, away, edited
 
 
-def skipped_photos(table: Path, kept: Path, labels: Mapping[str, str]) -> list[str]:
+def skipped_photos(tables: GeneratedTables, name: str, kept: str, labels: Mapping[str, str]) -> list[str]:
     """Return the sorted paths that the user left empty in a table while filling in others, now or earlier (``kept``).
 
     Photos that have since been labeled are no longer skipped.
     """
-    following, before = ({} if not path.is_file() else read_paths_and_labels(path) for path in (table, kept))
+    following, before = (tables.read_with_empty(tables.folder / table) for table in (name, kept))
     left = [path for path, text in following.items() if not text] if any(following.values()) else []
     return sorted({*before, *left} - labels.keys())
 
@@ -371,11 +382,16 @@ class GeneratedTables:
         folder: output folder of ``start``.
         written: SHA-256 of each table as it was written, by name; kept up to date.
         save: function that saves ``written``; called after each table is written.
+        sample_ids: ids of the photos, now and in earlier runs, that paths in the tables refer to.
     """
 
-    def __init__(self, folder: Path, written: dict[str, str], save: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: Path, written: dict[str, str], save: Callable[[], None], sample_ids: Iterable[str] = ()
+    ) -> None:
         self.folder, self._written, self._save = folder, written, save
         self._read: dict[Path, str] = {}
+        self._paths = {escape_path(name) for name in sample_ids}
+        self._usual: dict[str, str] = {}
 
     def read(self, path: Path) -> list[TableLabel]:
         """Read the labels in a table written by ``start``; return an empty list if it is missing or has no rows."""
@@ -383,9 +399,30 @@ class GeneratedTables:
             return []
         self._read[path] = sha256_file(path)  # before reading, so that a version saved in the meantime is noticed
         # in away.csv, two successive photos may have the same path; labels.csv contains guesses
-        if path.name not in (AWAY, LABELS):
-            read_label_csv(path, empty_ok=True, show_message=current_progress().message)
-        return [TableLabel(*row) for row in read_file_labels(path)]
+        try:
+            if path.name not in (AWAY, LABELS):
+                read_label_csv(path, empty_ok=True, show_message=current_progress().message)
+            return [TableLabel(self._respell(name), text, file) for name, text, file in read_file_labels(path)]
+        except DatasetError as error:
+            if "--label-column" in error.remedy:  # which is for tables of the user
+                error.remedy = "Rename the column of labels to `label`."
+            raise
+
+    def read_with_empty(self, path: Path) -> dict[str, str]:
+        """Read the labels by path, including empty ones; return an empty dictionary if the table is missing."""
+        cells = read_paths_and_labels(path) if path.is_file() else {}
+        return {self._respell(name): text for name, text in cells.items()}
+
+    def _respell(self, path: str) -> str:
+        """Return the path as ``start`` wrote it, if another program has changed its spaces or slashes."""
+        if path not in self._paths and not self._usual:
+            self._usual = {normalize_path(name): name for name in self._paths}
+        return path if path in self._paths else self._usual.get(normalize_path(path), path)
+
+    def is_missing(self, name: str) -> bool:
+        """Return whether a table is missing or has no content, not even column names."""
+        path = self.folder / name
+        return not path.is_file() or not path.read_bytes().strip()
 
     def is_edited_by_user(self, name: str) -> bool:
         """Return whether the user has edited a table, i.e. whether its content, when read, was not that written."""

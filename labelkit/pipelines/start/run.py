@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +175,9 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleResult:
     record = Record.read(folder)
-    tables = GeneratedTables(folder, record.tables, record.write)
     stores = [open_store(folder / name) for name in _existing_stores(record, folder)]
+    names = chain(dataset.sample_ids, *(store.sample_ids for store in stores))
+    tables = GeneratedTables(folder, record.tables, record.write, names)
     alone = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
     listing = _digest_listing(dataset)
     last = record.rounds[-1] if record.rounds else {}
@@ -207,7 +209,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     )
     record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
     this.record["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))
-    skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
+    skipped, seen = (skipped_photos(tables, a, b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
     hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}

@@ -326,6 +326,58 @@ def test_labels_and_corrections_in_each_table_are_taken_however_a_spreadsheet_sa
     assert labels_in(folder / "given.csv")["008.png"] == "blue"
 
 
+@pytest.mark.parametrize("spelling", ["{} ", ".\\{}"])
+def test_labels_are_read_although_another_program_respelled_the_paths(
+    photos: Path, tmp_path: Path, doubted: Path, spelling: str
+) -> None:
+    folder = tmp_path / "photos-labeled"
+    given, first = labels_in(folder / "given.csv"), save_as(folder / "next.csv", {}, ",", "utf-8")
+    second = next(path for path in labels_in(folder / "labels.csv") if path not in {first, *given})
+    named = {"next.csv": {first: "new"}, "labels.csv": {second: "other"}, "check.csv": {"004.png": "green"}}
+    for name in (*named, "given.csv"):
+        save_as(folder / name, named.get(name, {}), ",", "utf-8")
+        lines = rows(folder / name)
+        with (folder / name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, row_names := list(lines[0]))
+            writer.writeheader()
+            blank = dict.fromkeys({"sha256"} & {*row_names}, "")
+            writer.writerows(row | {"path": spelling.format(row["path"])} | blank for row in lines)
+
+    with use_progress(heard := Heard()):
+        run(photos, num_classes=7)
+
+    assert labels_in(folder / "given.csv") == given | {first: "new", second: "other", "004.png": "green"}
+    assert not (folder / "away.csv").exists()
+    assert not any("removed" in text or "missing" in text for text in (*heard.messages, *heard.warnings))
+
+
+def test_a_table_whose_column_of_labels_was_renamed_is_refused(photos: Path, doubted: Path) -> None:
+    labels = photos.with_name("photos-labeled") / "labels.csv"
+    labels.write_text(labels.read_text().replace("label", "Beschriftung", 1))
+
+    with use_progress(heard := Heard()), pytest.raises(DatasetError, match="no column 'label'") as caught:
+        run(photos, num_classes=3)
+
+    assert (caught.value.remedy, heard.warnings) == ("Rename the column of labels to `label`.", [])
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_labels_are_restored_if_their_table_was_lost(
+    photos: Path, tmp_path: Path, doubted: Path, content: str | None
+) -> None:
+    given = tmp_path / "photos-labeled" / "given.csv"
+    labels = labels_in(given)
+    given.unlink()
+    if content is not None:
+        given.write_text(content)
+
+    with use_progress(heard := Heard()):
+        run(photos, num_classes=3)
+
+    assert labels_in(given) == labels
+    assert f"{given} is missing or empty: 15 labels restored from the last run" in heard.warnings[0]
+
+
 def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     photos: Path, tmp_path: Path, doubted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
