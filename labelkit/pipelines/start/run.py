@@ -471,7 +471,9 @@ def _run_steps(
     if this.ruled_out:
         named = [(embedded.sha256[row].tobytes().hex(), name) for row, name in enumerate(embedded.sample_ids)]
         texts = {file: [text for other, text in sorted(this.ruled_out) if other == file] for file, _ in this.ruled_out}
-        tables.write(RULED_OUT, ("path", "label"), [(name, text) for file, name in named for text in texts.get(file, ())])
+        tables.write(
+            RULED_OUT, ("path", "label"), [(name, text) for file, name in named for text in texts.get(file, ())]
+        )
     else:
         tables.remove(RULED_OUT)
     unread = {name for name, _ in embedded.skipped}
