@@ -53,7 +53,7 @@ COLUMNS = (
 """CSV columns: the prediction, the runner-up, the best labeled class, and the image's group before classification."""
 
 _FEW_LABELS = 10
-_NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result")
+_NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result", "ruled_out")
 
 _MAX_NEW = 0.95
 """Upper limit on the fraction of images assumed to belong to new classes, unless a larger fraction is predicted to."""
@@ -267,8 +267,8 @@ def _answer(
         calibration_rows = fresh >= 0
         evidence = collect_labeled_evidence(shares, class_of_group, fresh)
     calibration = calibrate(evidence)
-    found = calibrate_predictions(shares, class_of_group, calibration.cautious)
-    expected = calibrate_predictions(shares, class_of_group, calibration.likeliest).confidence
+    found = calibrate_predictions(shares, class_of_group, calibration.cautious, grouping.ruled_out)
+    expected = calibrate_predictions(shares, class_of_group, calibration.likeliest, grouping.ruled_out).confidence
     rule = classifier.build_rule(labels, grouping.group_ids, class_of_group, shares, group_weight=weight)
     rule = replace(
         rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperature=calibration.cautious

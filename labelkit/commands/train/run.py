@@ -164,7 +164,8 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         if not isinstance(error.__cause__, OSError):  # not an error in writing files
             raise
         # without --resume, the same command would fail because the folder exists
-        remedy = "Free some disk space, and run the same command with --resume; earlier checkpoints are kept."
+        how = "--resume instead of --overwrite" if config.overwrite else "--resume"
+        remedy = f"Free some disk space, and run the same command with {how}; earlier checkpoints are kept."
         raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(config, run, setup, trainer, fit)
 

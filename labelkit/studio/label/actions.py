@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.commands.common.labels import keep_typical_labels
 from labelkit.data.tables import class_name, match_known_spelling
 from labelkit.formatting import is_displayable
 
 MAX_LETTERS = 200
 MAX_STEPS = 2_000
-#: Number of typical images, nearest to the mean, that represent a named group.
-TYPICAL = 12
 _KEYS = {
     "label": {"do", "rows", "name"},
     "not": {"do", "rows", "name", "value"},
@@ -230,18 +229,6 @@ def changed_rows_and_groups(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
 def choose_training_labels(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the labels (n,) int64 to train on, -1 = none: those of individual and of typical images of named groups.
 
-    Training on all images of a named group would also learn the errors of the grouping. ``features`` (n, d) are
-    those that the metric of the store compares.
+    ``features`` (n, d) are those that the metric of the store compares.
     """
-    learned = np.where(work.rejected, -1, work.hand)
-    labels, by_group = work.labels()
-    for group, label in enumerate(work.named):
-        if label < 0:
-            continue
-        members = np.flatnonzero(by_group & (work.groups == group) & (labels == label))
-        if not len(members):
-            continue
-        rows = features[members].astype(np.float64)
-        far = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1)
-        learned[members[np.argsort(far, kind="stable")[:TYPICAL]]] = label
-    return learned
+    return keep_typical_labels(*work.labels(), work.groups, features)
