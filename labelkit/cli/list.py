@@ -48,9 +48,9 @@ def list_backbones(
     Example: labelkit list backbones --pattern "vit_*dino*"
     """
     from labelkit.models.backbones.registry import list_backbones as backbone_names  # timm loads here, not in --help
-    from labelkit.models.weights.published import describe_published
+    from labelkit.models.weights.published import describe_published_weights
 
-    rows = [(name, *describe_published(name)) for name in backbone_names(pattern)]
+    rows = [(name, *describe_published_weights(name)) for name in backbone_names(pattern)]
     _print_rows("backbones", ("name", "weights", "license"), rows)
 
 

@@ -195,6 +195,8 @@ def _forward_signals(reader: int, handler: object, seen: list[int]) -> None:
 def describe_interruption(signum: int, arguments: Sequence[str]) -> str:
     """Return a message that names the signal and, for a command that can be resumed, says how to resume it."""
     again = {"start": " again", "embed": " again", "train": " with --resume"}.get("".join(arguments[:1]))
+    if again == " with --resume" and "--overwrite" in arguments:  # --resume would continue the old run if it is there
+        again += " instead of --overwrite; if training has not started, run it again unchanged"
     remedy = "" if again is None else f"; to continue, run the same command{again}"
     return f"stopped by {signal.Signals(signum).name}{remedy}"
 

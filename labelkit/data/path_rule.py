@@ -115,8 +115,8 @@ def similar_path_hint(path: str, known: Sequence[str]) -> str:
     return f" (is it {' or '.join(found)}?)" if found else ""
 
 
-def _key(path: str) -> str:
-    """Normalize a path, so that equivalent spellings are equal."""
+def normalize_path(path: str) -> str:
+    """Normalize a path in a table, so that equivalent spellings are equal."""
     return unicodedata.normalize("NFC", posixpath.normpath(path.strip().replace("\\", "/")))
 
 
@@ -129,7 +129,7 @@ class _IdIndex:
         self._wholes: list[dict[str, list[int]]] = [defaultdict(list), defaultdict(list)]
         self._bases: list[dict[str, list[tuple[str, int]]]] = [defaultdict(list), defaultdict(list)]
         for place, name in enumerate(sample_ids):
-            key = _key(escape_path(name))
+            key = normalize_path(escape_path(name))
             for written, wholes, bases in zip(
                 (key, posixpath.splitext(key)[0]), self._wholes, self._bases, strict=True
             ):
@@ -141,7 +141,7 @@ class _IdIndex:
         place = self._exact.get(path)
         if place is not None:
             return [place]
-        key = _key(path)
+        key = normalize_path(path)
         return next((list(wholes[key]) for wholes in self._wholes if key in wholes), [])
 
     def find_absolute_or_relative(self, path: str, table: Path, root: Path | None) -> list[int]:
@@ -154,7 +154,7 @@ class _IdIndex:
 
     def find_by_ending(self, path: str) -> list[int]:
         """Return the indices of the images whose id ends in this path or, for an upload, in its original name."""
-        key = _key(path)
+        key = normalize_path(path)
         base = key.rsplit("/", 1)[-1]
         if _UPLOAD.match(base) and not any(base in bases for bases in self._bases):
             key = base = base[9:]
@@ -168,7 +168,7 @@ class _IdIndex:
 
         The path is relative, or absolute and possibly from another machine.
         """
-        parts = _key(path).split("/")
+        parts = normalize_path(path).split("/")
         is_relative = parts[0] != "" and not parts[0].endswith(":")
         if relative != is_relative or parts[0] == ".." or (not relative and os.path.exists(path)):  # noqa: PTH110 - it may be too long
             return {}

@@ -63,7 +63,7 @@ class RunDir:
         return self.path / "checkpoints"
 
     def open(self, *, resume: bool, overwrite: bool) -> None:
-        """Create or reuse the run folder and lock it; its contents do not change before ``begin``.
+        """Create or reuse the run folder, and lock it; its contents do not change before ``begin``.
 
         Raises:
             OutputExistsError: the folder has contents and neither flag is set.
@@ -105,16 +105,16 @@ class RunDir:
             except OSError as error:
                 raise convert_os_error(error, str(self.path)) from error
             self._begun = True
-            self.extend(method, options)
+            self.update_options(method, options)
 
-    def extend(self, method: str, options: Mapping[str, Any]) -> None:
-        """Write the options of a resumed run, which may have changed, for example to more epochs."""
+    def update_options(self, method: str, options: Mapping[str, Any]) -> None:
+        """Write the options of a resumed run, which may differ from the old ones, for example in ``epochs``."""
         if self.writes:
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
 
     def remove_if_untrained(self) -> None:
-        """Unless training has begun, remove the files that this process wrote, and the folder if it becomes empty."""
+        """Unless training has begun, remove the files written by this process, and the folder if it is then empty."""
         if self._lock is None or (self._begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
             return
         if self._begun:
@@ -202,8 +202,8 @@ def _find_foreign_files(run: Path) -> list[str]:
     return sorted(path.relative_to(run).as_posix() for path in found if not _is_own(path, run))
 
 
-def is_file_of_run(path: Path) -> bool:
-    """Return whether a file was written by training, so that other commands must not replace it."""
+def is_run_file(path: Path) -> bool:
+    """Return whether a file was written by a training run, so that other commands must not replace it."""
     return any(_is_own(path, run) and _is_run(run) for run in list(path.parents)[:3])
 
 
@@ -284,7 +284,7 @@ def check_same_options(
     allowed: frozenset[str],
     before: Mapping[str, object] | None = None,
 ) -> str | None:
-    """Check that a resumed run uses the options that it was started with, except those that are ``allowed`` to differ.
+    """Check that a run is resumed with the options it was started with, except those ``allowed`` to differ.
 
     ``before`` contains equivalent values for options that runs of earlier versions lack.
 

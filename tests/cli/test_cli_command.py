@@ -363,8 +363,14 @@ def test_an_interrupted_command_says_how_to_continue(
         raise Interrupted(signal.SIGINT)
 
     monkeypatch.setattr("labelkit.cli.main.build_app", build)
-    for command, way in (("train", " with --resume"), ("embed", " again"), ("start", " again")):
-        assert main([command, "x"]) == 130
+    instead = " with --resume instead of --overwrite; if training has not started, run it again unchanged"
+    for command, way in (
+        ("train x", " with --resume"),
+        ("train x --overwrite", instead),  # both options together are refused
+        ("embed x --overwrite", " again"),
+        ("start x", " again"),
+    ):
+        assert main(command.split()) == 130
         told = f"error: stopped by SIGINT; to continue, run the same command{way}\n"
         assert capsys.readouterr().err == told
 

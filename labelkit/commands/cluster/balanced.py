@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.clustering import spherical_kmeans
-from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.algorithms.row_blocks import StoredRows, row_slices
 from labelkit.algorithms.sinkhorn import (
     KERNEL_BYTES,
     LinearScores,
     SinkhornResult,
     balanced_labels,
-    make_prior,
+    build_prior,
     solve_assignment,
     sort_prior_by_cluster_size,
 )
@@ -121,7 +121,7 @@ def _optimize_alternately(
 def _compute_mean_directions(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
     """Compute the mean direction of each cluster; clusters that are empty or have a zero mean keep their prototypes."""
     sums = torch.zeros(prototypes.shape, dtype=torch.float64)
-    for block in blocks(*points.shape):
+    for block in row_slices(*points.shape):
         sums.index_add_(0, cluster_ids[block], torch.as_tensor(points[block]).double())
     lengths = sums.norm(dim=1, keepdim=True)
     return torch.where(lengths > 1e-6, (sums / lengths.clamp_min(1e-12)).float(), prototypes)
@@ -136,13 +136,13 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
     remedy = f"Pass a file of {num_clusters} positive numbers: fractions that sum to 1 or sizes that sum to {num_rows}."
     try:
         if is_word:
-            return make_prior(spec, num_clusters)
+            return build_prior(spec, num_clusters)
         values = np.array(read_bytes(path, _LARGEST_PRIOR_BYTES).decode().replace(",", " ").split(), dtype=np.float64)
         if len(values) != num_clusters:
             raise ValueError(f"contains {len(values)} numbers, but there are {num_clusters} clusters")
-        # make_prior checks that all are positive
+        # build_prior checks that all are positive
         is_sizes = np.isfinite(values).all() and (values == np.round(values)).all() and values.sum() == num_rows
-        return make_prior(values / num_rows if is_sizes else values, num_clusters)
+        return build_prior(values / num_rows if is_sizes else values, num_clusters)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(spec, "cannot be read as text", remedy) from error
     except ValueError as error:

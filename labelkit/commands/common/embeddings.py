@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, row_norms
+from labelkit.algorithms.row_blocks import Rows, StoredRows, iterate_blocks, row_norms, row_slices
 from labelkit.data.datasets import resolve_split
 from labelkit.errors import ConfigError, StoreError
 from labelkit.options.memory import MemoryConfig
@@ -98,7 +98,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
     Raises:
         StoreError: some embeddings contain NaN or infinity.
     """
-    bad = np.concatenate([~np.isfinite(features[block]).all(axis=1) for block in blocks(*features.shape)])
+    bad = np.concatenate([~np.isfinite(features[block]).all(axis=1) for block in row_slices(*features.shape)])
     if bad.any():
         raise StoreError(
             f"{store.path}:/embeddings",
@@ -145,7 +145,7 @@ def check_nonzero_embeddings(
 def normalize_embeddings(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Normalize embeddings to unit length; zero embeddings remain zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
-    for block in blocks(*features.shape):
+    for block in row_slices(*features.shape):
         lengths = row_norms(features[block])[:, None]
         np.divide(features[block], np.where(lengths > 0, lengths, 1), out=scaled[block], casting="same_kind")
     return scaled

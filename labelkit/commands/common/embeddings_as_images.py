@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import blocks
+from labelkit.algorithms.row_blocks import row_slices
 from labelkit.commands.common.embeddings import check_nonzero_embeddings, load_finite_embeddings, normalize_embeddings
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError, EncodedImage
@@ -99,7 +99,7 @@ def _read_stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] |
         raise ConfigError("--row-views on", f"{store.path} has no embeddings of augmented views", remedy)
     if views is None:
         return None
-    for where in blocks(store.n, views.shape[1] * views.shape[2]):
+    for where in row_slices(store.n, views.shape[1] * views.shape[2]):
         zero = np.logical_not((views[where] != 0).any(axis=2))
         if zero.any():
             first = store.sample_ids[where.start + int(np.flatnonzero(zero.any(axis=1))[0])]

@@ -6,7 +6,7 @@ the images contradict the labels.
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.commands.common.embeddings import load_finite_embeddings, normalize_embeddings
 from labelkit.commands.common.label_files import LabelFileImages, find_labels_result, read_csv_labels
 from labelkit.data.datasets import ImageDataset, natural_sort_key
 from labelkit.data.keyed_random import keyed_generator
@@ -25,6 +26,9 @@ from labelkit.options.shared import AddedLabelsOption
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result
+
+#: Number of typical images, nearest to the mean, that represent a group named in `label --serve`.
+TYPICAL = 12
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,9 @@ def choose_usable_labels(
 
     Labels from a file are added to the usable labels of the store; if both label an image, the file takes precedence,
     and a warning reports the number of conflicts. A result of ``labelkit label`` is used alone, since it normally
-    includes the labels of the store. If the store has no usable labels, and shares no class with the labels passed
-    (its classes are years or places, say), the truth is unknown, and only the classes passed are used.
+    includes the labels of the store; of a group named in the browser, only the most typical images are labeled. If the
+    store has no usable labels, and shares no class with the labels passed (its classes are years or places, say), the
+    truth is unknown, and only the classes passed are used.
 
     Args:
         option: ``--labels``: a CSV file, the name of a result of ``labelkit label``, or None for the store's own.
@@ -92,7 +97,7 @@ def choose_usable_labels(
     if result is not None:
         if label_column is not None:
             raise ConfigError("--label-column", f"{option} is a result and has no columns", "Remove --label-column.")
-        labels, class_names, truth = _drop_foreign_classes(*_read_result_labels(result, names), truth, store)
+        labels, class_names, truth = _drop_foreign_classes(*_read_result_labels(result, store), truth, store)
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
         return UsableLabels(labels[rows], truth, class_names, str(result.path), source)
     texts, where = read_csv_labels(option, LabelFileImages.from_store(store), label_column), str(option)
@@ -214,9 +219,9 @@ def was_trained_on_labels(
 def find_misspelled_class(name: str, known: Iterable[str]) -> str | None:
     """Find the known class name that was probably meant by a misspelled name; ``None`` if there is none.
 
-    Two names match if their letters and digits are the same apart from case, spaces and punctuation, or, with at least
-    four letters, if they differ by a typo: two adjacent letters are swapped, or the difflib similarity of the names and
-    of the words that differ is at least 0.85. Names with different digits never match.
+    Two names match if their letters and digits are the same apart from case, spaces and punctuation, or, if both have
+    at least four letters, if they differ by a typo: two adjacent letters are swapped, or the difflib similarity of the
+    names and of the words that differ is at least 0.85. Names with different digits never match.
     """
 
     def only(kind: Callable[[str], bool], text: str) -> str:
@@ -233,7 +238,8 @@ def find_misspelled_class(name: str, known: Iterable[str]) -> str | None:
         return None
     swapped = {letters[:at] + letters[at + 1] + letters[at] + letters[at + 2 :] for at in range(len(letters) - 1)}
     close = [text for text in others if text in swapped]
-    for text in [] if close else difflib.get_close_matches(letters, list(others), cutoff=0.85):
+    long = [text for text in others if len(only(str.isalpha, text)) >= 4]  # cat and coat are both words
+    for text in [] if close else difflib.get_close_matches(letters, long, cutoff=0.85):
         ours, theirs = (re.findall(r"\w+", one.casefold()) for one in (name, others[text]))
         rest, other_rest = ("".join(word for word in a if word not in b) for a, b in ((ours, theirs), (theirs, ours)))
         if difflib.SequenceMatcher(None, other_rest, rest).ratio() >= 0.85:
@@ -253,15 +259,49 @@ def encode_labels(
     return labels, names
 
 
-def _read_result_labels(result: Result, class_names: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _read_result_labels(result: Result, store: EmbeddingStore) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the usable labels in a result, with the store's class indices, and all class names."""
     result_names: list[str] = list(result.arrays["class_names"])
-    names = (*class_names, *(name for name in result_names if name not in set(class_names)))
+    names = (*store.class_names, *(name for name in result_names if name not in set(store.class_names)))
     number = {name: label for label, name in enumerate(names)}
     to_store = np.array([number[name] for name in result_names] or [-1], dtype=np.int64)
     labels = np.asarray(result.arrays["labels"], dtype=np.int64)
     usable = np.asarray(result.arrays["labeled"], dtype=bool) & (labels >= 0)
-    return np.where(usable, to_store[np.maximum(labels, 0)], -1), names
+    labels = np.where(usable, to_store[np.maximum(labels, 0)], -1)
+    by_group = np.asarray(result.arrays.get("by_group", np.zeros(len(labels))), dtype=bool)
+    if by_group.any():
+        features = load_finite_embeddings(store, np.arange(store.n))
+        features = normalize_embeddings(features) if store.metric == "cosine" else features
+        labels = keep_typical_labels(labels, by_group, np.asarray(result.arrays["work_groups"]), features)
+        if dropped := int((usable & (labels < 0)).sum()):
+            current_progress().message(
+                f"{result.name}: only the {TYPICAL} most typical images of each named group are used as labels, not "
+                f"the other {dropped} (`labelkit label --predictions newest` exports predictions for these)"
+            )
+    return labels, names
+
+
+def keep_typical_labels(
+    labels: NDArray[np.int64], by_group: NDArray[np.bool_], groups: NDArray[np.int64], features: NDArray[np.float32]
+) -> NDArray[np.int64]:
+    """Return the labels (n,) without those of the less typical images of groups that were named as a whole.
+
+    Using all images of a named group would also learn the errors of the grouping, or evaluate it by itself.
+
+    Args:
+        labels: (n,) int64, -1 = none.
+        by_group: (n,) bool, whether the label is the name of the image's group.
+        groups: (n,) int64, group of each image.
+        features: (n, d) float32 that the metric of the store compares.
+    """
+    kept = np.where(by_group, -1, labels)
+    for group in np.unique(groups[by_group]):
+        members = np.flatnonzero(by_group & (groups == group))
+        rows = features[members].astype(np.float64)
+        far = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1)
+        typical = members[np.argsort(far, kind="stable")[:TYPICAL]]
+        kept[typical] = labels[typical]
+    return kept
 
 
 _MAX_LABELS = 3000

@@ -9,8 +9,10 @@ import filecmp
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from labelkit.files import read_record
 from labelkit.formatting import addresses_of_copies, to_one_line
 from labelkit.options.base import BaseConfig, command_line_name, read_field_extra
 from labelkit.progress import current_progress
-from labelkit.store.commit import commit_json, temporary_name, translate_os_errors
+from labelkit.store.commit import commit_file, commit_json, temporary_name, translate_os_errors
 from labelkit.store.parts import hold_lock
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.+)")  # a Path has one slash where the URL has two
@@ -141,7 +143,12 @@ class _Mirror:
                 current_progress().message(f"uploading {self.address.removesuffix(self.main)}{name}")
                 if "/" in name:
                     self.system.makedirs(f"{self.root}/{name}".rpartition("/")[0], exist_ok=True)
-                self.system.put_file(str(self.copies / name), f"{self.root}/{name}")
+                if self.address.startswith(("file:", "local:")):  # put_file is not atomic there
+                    beside = Path(self.root, temporary_name())
+                    with (self.copies / name).open("rb") as copy:
+                        commit_file(f"{self.root}/{name}", partial(shutil.copyfileobj, copy), temporary=beside)
+                else:
+                    self.system.put_file(str(self.copies / name), f"{self.root}/{name}")
                 self._save(name, self._find(name)[name], self.copies / name)
         except Exception as error:  # errors of the backends have no common base class
             addresses_of_copies.clear()  # messages name the copies

@@ -23,7 +23,7 @@ from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, LabelkitError, Mismatch
 from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
-from labelkit.models.headed import HeadedNetwork
+from labelkit.models.headed import NetworkWithHead
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.side_by_side import (
     SEPARATOR,
@@ -36,7 +36,7 @@ from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.published import (
     DEFAULT_DOWNLOAD,
     buildable_name,
-    embedding_size,
+    embedding_image_size,
     find_best_available_backbone,
     find_recorded_weights,
 )
@@ -47,7 +47,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import ModelIdentity, encode_image_set
 from labelkit.store.patches import ImagePatches
 from labelkit.training.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
-from labelkit.training.compute_device import compute_device, default_batch_size
+from labelkit.training.compute_device import default_batch_size, resolve_device
 from labelkit.training.run_dir import CONFIG, SPLIT, read_run_config, read_split
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, images_onl
             part,
             pretrained=config.pretrained or config.uses_best_backbone,
             weights=config.weights,
-            image_size=config.image_size or embedding_size(part),
+            image_size=config.image_size or embedding_image_size(part),
             in_channels=in_channels,
             seed=config.seed + number,
         )
@@ -240,7 +240,7 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
                 str(checkpoint), problem, "Apply the run to embeddings instead: `labelkit embed --index STORE.h5`."
             ) from error
         weights = combine_fingerprints(rows, network)
-        network, view = HeadedNetwork(base.network, network).eval(), base.view
+        network, view = NetworkWithHead(base.network, network).eval(), base.view
     return EmbeddingNetwork(
         network,
         view,
@@ -419,7 +419,7 @@ def _load_recorded_networks(
         if weights is None and not is_random:
             problem = f"the store was created with {name}, whose weights are not on this machine"
             raise CheckpointError(source, problem, "Install or download these weights.")
-        size = embedding_size(name)
+        size = embedding_image_size(name)
         network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed + number)
         networks.append(network)
     return _make_ready(networks, model.source)
@@ -457,7 +457,7 @@ def embed_queries(
     Raises:
         ResourceError: the device does not exist.
     """
-    place = compute_device(device)
+    place = resolve_device(device)
     network = model.network.to(place)
     embedded: list[NDArray[np.float32]] = []
     kept: list[NDArray[np.int64]] = []
@@ -479,7 +479,7 @@ def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: 
         DatasetError: the image cannot be read.
         ResourceError: the device does not exist.
     """
-    place = compute_device(device)
+    place = resolve_device(device)
     network = model.network.to(place)
     batch = next(iter(model.build_loader(query, 1, device=place, identify=True)))
     if batch.bad:

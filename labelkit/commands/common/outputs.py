@@ -135,9 +135,9 @@ def _check_replaced(config: BaseConfig, path: Path, makes: str, option: str) -> 
     for name, source in _list_named_paths(config, outputs=False):
         if source.exists() and os.path.samestat(source.stat(), status):
             raise ConfigError(option, f"{path} is also the input {name}", "Choose another name.")
-    from labelkit.training.run_dir import is_file_of_run
+    from labelkit.training.run_dir import is_run_file
 
-    if is_file_of_run(path.resolve()):
+    if is_run_file(path.resolve()):
         raise ConfigError(option, f"{path} belongs to a training run", "Choose another name.")
     if not _is_earlier_output(path, makes):
         problem = f"{path} exists, but is not {_KIND_NAMES[makes]}, so it will not be overwritten"

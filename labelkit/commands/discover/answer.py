@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import PredictionRule
-from labelkit.algorithms.confidences import Confidences, concatenate, confidences, select_predictions
+from labelkit.algorithms.confidences import Predictions, calibrate_predictions, join_predictions, select_predictions
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier
-from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.algorithms.row_blocks import StoredRows, row_slices
 from labelkit.commands.common.apply import apply_to_rows, check_ray_cluster
 from labelkit.commands.common.embeddings import load_rows
 from labelkit.commands.common.labels import (
@@ -53,7 +53,7 @@ COLUMNS = (
 """CSV columns: the prediction, the runner-up, the best labeled class, and the image's group before classification."""
 
 _FEW_LABELS = 10
-_NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result")
+_NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result", "ruled_out")
 
 _MAX_NEW = 0.95
 """Upper limit on the fraction of images assumed to belong to new classes, unless a larger fraction is predicted to."""
@@ -73,7 +73,7 @@ class _Predictions:
         rule: rule for predicting further images from the jointly predicted ones.
     """
 
-    found: Confidences
+    found: Predictions
     expected: NDArray[np.float64]
     calibration: Calibration
     calibration_rows: NDArray[np.bool_]
@@ -182,13 +182,13 @@ def _answer_all(
     predict = partial(_predict, rule, read.grouping.features, answers.calibration.likeliest, numbers)
     name = "images predicted from the others"
     found = list(apply_to_rows(predict, source, config, name, values_per_row=numbers, resumable=True))
-    parts = [answers.found, *(Confidences(*columns) for *columns, _ in found)]
+    parts = [answers.found, *(Predictions(*columns) for *columns, _ in found)]
     expected = [answers.expected, *(chances for *_, chances in found)]
     order = np.argsort(np.concatenate([places, others]))
     calibrated = np.concatenate([answers.calibration_rows, np.zeros(len(others), dtype=bool)])
     return replace(
         answers,
-        found=select_predictions(concatenate(parts), order),
+        found=select_predictions(join_predictions(parts), order),
         expected=np.concatenate(expected)[order],
         calibration_rows=calibrated[order],
     )
@@ -222,14 +222,14 @@ def _label_copies(
 def _predict(
     rule: PredictionRule, stored: NDArray[np.float32], likeliest: float, numbers_per_row: int, rows: StoredRows
 ) -> tuple[NDArray[Any], ...]:
-    """Predict rows from stored rows; return the fields of ``Confidences`` and the correctness probabilities (m,)."""
+    """Predict rows from stored rows; return the fields of ``Predictions`` and the correctness probabilities (m,)."""
     assert rule.temperature is not None
     parts, expected = [], []
-    for block in blocks(len(rows), numbers_per_row):
+    for block in row_slices(len(rows), numbers_per_row):
         shares = rule.predict_probabilities(rows[block], stored)
-        parts.append(confidences(shares, rule.class_of_group, rule.temperature))
-        expected.append(confidences(shares, rule.class_of_group, likeliest).confidence)
-    return (*vars(concatenate(parts)).values(), np.concatenate(expected))
+        parts.append(calibrate_predictions(shares, rule.class_of_group, rule.temperature))
+        expected.append(calibrate_predictions(shares, rule.class_of_group, likeliest).confidence)
+    return (*vars(join_predictions(parts)).values(), np.concatenate(expected))
 
 
 def _answer(
@@ -267,8 +267,8 @@ def _answer(
         calibration_rows = fresh >= 0
         evidence = collect_unused_label_evidence(shares, class_of_group, fresh)
     calibration = fit_calibration(evidence)
-    found = confidences(shares, class_of_group, calibration.cautious)
-    expected = confidences(shares, class_of_group, calibration.likeliest).confidence
+    found = calibrate_predictions(shares, class_of_group, calibration.cautious, grouping.ruled_out)
+    expected = calibrate_predictions(shares, class_of_group, calibration.likeliest, grouping.ruled_out).confidence
     rule = classifier.build_rule(labels, grouping.group_ids, class_of_group, shares, group_weight=weight)
     rule = replace(
         rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperature=calibration.cautious
@@ -361,7 +361,7 @@ def _summary(config: DiscoverAnswerConfig, answers: _Predictions, saw: str) -> d
     }
 
 
-def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, decisions: NDArray[np.int64]) -> bytes:
+def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Predictions, decisions: NDArray[np.int64]) -> bytes:
     """Return the predictions as CSV; for an unsure image, the table shows the best guess."""
     names = [*read.grouping.names, ""]  # -1: none
     lines = (
@@ -422,12 +422,12 @@ def _arrays(
         "calibration_rows": full(answers.calibration_rows, 0, np.uint8),
         "names": grouping.names,
         "new_classes": (grouping.class_of_group < 0).astype(np.uint8),
-        **rule.arrays(),
+        **rule.to_arrays(),
     }
 
 
 def _group_cells(
-    grouping: Grouping, found: Confidences, decisions: NDArray[np.int64], unlabeled: NDArray[np.bool_]
+    grouping: Grouping, found: Predictions, decisions: NDArray[np.int64], unlabeled: NDArray[np.bool_]
 ) -> list[list[Cell]]:
     cells: list[list[Cell]] = []
     for group, name in enumerate(grouping.names):

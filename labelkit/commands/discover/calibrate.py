@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import (
-    Reliability,
+    ReliabilityCurve,
     column_probability,
     fit_temperatures,
     leave_one_out_agreement,
-    reliability,
-    risk_coverage,
+    reliability_curve,
+    risk_coverage_curve,
 )
 from labelkit.algorithms.confidences import compute_log_probabilities
 from labelkit.algorithms.few_label_classifier import RefittableClassifier
@@ -101,8 +101,8 @@ class Calibration:
     cautious: float
     likeliest: float
     evidence: CalibrationEvidence
-    before: Reliability | None
-    after: Reliability | None
+    before: ReliabilityCurve | None
+    after: ReliabilityCurve | None
     aurc: float | None
 
 
@@ -227,6 +227,6 @@ def fit_calibration(evidence: CalibrationEvidence) -> Calibration:
     scores, named, correct, weights = evidence.scores, evidence.predicted_groups, evidence.correct, evidence.weights
     cautious, likeliest = fit_temperatures(scores, named, correct, weights=weights, cautions=(_CAUTION, 0.0))
     before, after = (column_probability(scores, named, value).confidence for value in (1.0, cautious))
-    curves = (reliability(before, correct, weights=weights), reliability(after, correct, weights=weights))
+    curves = (reliability_curve(before, correct, weights=weights), reliability_curve(after, correct, weights=weights))
     cautious, likeliest = cautious * evidence.more_labels, likeliest * evidence.more_labels
-    return Calibration(cautious, likeliest, evidence, *curves, risk_coverage(after, correct).aurc)
+    return Calibration(cautious, likeliest, evidence, *curves, risk_coverage_curve(after, correct).aurc)

@@ -17,9 +17,9 @@ from labelkit.commands.discover.tables import DiscoveredImage, format_discovered
 from labelkit.data.splits import ClassLabels, make_few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.formatting import percent
-from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, discover_critical
+from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, discover_critical_samples
 from labelkit.methods.few_labels.pseudo_label_selection import Count, Discovery
-from labelkit.methods.few_labels.snowball_search import discover_confident
+from labelkit.methods.few_labels.snowball_search import discover_confident_samples
 from labelkit.metrics.discovered import discovery_errors
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -54,7 +54,7 @@ def discover_snowball(config: DiscoverSnowballConfig) -> CommandResult:
     stores = [task.store, *(_same_images(path, task.store) for path in config.fuse_with)]
     features = [load_finite_embeddings(store, task.rows) for store in stores]
     with current_progress().task("searching for images to label", total=None):
-        found = discover_confident(
+        found = discover_confident_samples(
             features,
             task.given.labels,
             task.count,
@@ -83,7 +83,7 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> CommandResult:
     features = load_finite_embeddings(task.store, task.rows)
     labeled_classes = len(np.unique(task.given.labels[task.given.labeled]))
     with current_progress().task("searching for images to label", total=None):
-        found = discover_critical(
+        found = discover_critical_samples(
             features,
             task.given.labels,
             task.count,
@@ -173,7 +173,7 @@ def _finish(
         )
     store, rows = task.store, task.rows
     pseudo_labels, sources = np.full(store.n, -1, dtype=np.int64), np.zeros(store.n, dtype=np.uint8)
-    pseudo_labels[rows] = found.added_to(given.labels)
+    pseudo_labels[rows] = found.fill_in(given.labels)
     sources[rows[given.labeled]] = SOURCES.index("given")
     sources[rows[found.indices]] = SOURCES.index("discovered")
     path = write_result(

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from labelkit.algorithms.hierarchy import Hierarchy
 from labelkit.algorithms.num_classes import (
     NumClassesEstimate,
-    candidate_numbers,
-    choose_by_density,
+    candidate_class_counts,
+    choose_num_classes_by_density,
     estimate_num_classes,
 )
 from labelkit.algorithms.row_blocks import StoredRows
@@ -173,7 +173,7 @@ def _estimated(
         found = replace(_use_known_number(config, num_old, tree), notes=(f"{note}--new-classes some, or their number",))
     else:
         with current_progress().task("number of classes", total=None):
-            choice = choose_by_density(rows, candidate_numbers(low, high))
+            choice = choose_num_classes_by_density(rows, candidate_class_counts(low, high))
         note = "for a narrower interval, label two images in each of at least two classes"
         found = NumClassesChoice(choice, (low, high), (note,))
     best, (low, high) = found.choice.best, found.searched

@@ -98,6 +98,11 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Name
         "Labels for calibrating confidences, never used for training: a CSV with columns path,label, or a "
         "result of `labelkit label`. Default: labels in the store, hidden in repeated clusterings.",
     )
+    ruled_out: Path | None = OPTION(
+        None,
+        "CSV with columns path,label of classes or groups to which an image does not belong; a line for each. They are "
+        "not predicted for this image.",
+    )
     previous: Path | None = _EARLIER(
         None,
         "Store with earlier predictions, often the same store. Labels added since then get less weight if they "

@@ -379,14 +379,14 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
     )
 
 
-def _embed_part(begun: _StartedRun, k: int, with_rows: bool, with_patches: bool, task: Task) -> int:
+def _embed_part(begun: _StartedRun, k: int, with_rows: bool, run_with_patches: bool, task: Task) -> int:
     """Embed the images of a part, and copy embeddings from other stores; return the number of embedded images.
 
     Batches do not cross parts, so that the bytes of a part depend only on the plan.
     """
     work, run, patches = begun
     start, end = run.part_range(k)
-    collector = PatchCollector(patches, k, work.model.view) if with_patches and patches is not None else None
+    collector = PatchCollector(patches, k, work.model.view) if run_with_patches and patches is not None else None
     rows = np.arange(start, end, dtype=np.int64)
     copied = rows[:0]
     if run.plan.reused is not None:

@@ -19,7 +19,7 @@ from labelkit.commands.common.networks import (
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.embed.listing import apply_run_labels, find_run_labels, output_column_order, was_trained_on
 from labelkit.errors import ConfigError, Mismatch, output_exists_error
-from labelkit.models.headed import headed_identity
+from labelkit.models.headed import identity_with_head
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
 from labelkit.store.commit import json_digest
@@ -67,7 +67,7 @@ def apply_head_to_store(config: EmbedConfig) -> CommandResult:
     head, of_rows = run.method.main_network(), data.store.model
     # the same identity as if the images had passed through both the model and the head
     model = ModelIdentity(
-        **headed_identity({"name": of_rows.name, "layer": of_rows.layer, "pooling": of_rows.pooling}, head),
+        **identity_with_head({"name": of_rows.name, "layer": of_rows.layer, "pooling": of_rows.pooling}, head),
         weights_fingerprint=combine_fingerprints(of_rows, head),
         weights_file_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
         source=run.source,

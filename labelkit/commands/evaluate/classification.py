@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.matching import contingency
+from labelkit.algorithms.matching import cross_tabulate
 from labelkit.commands.common.embeddings import find_labeled_rows
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
@@ -47,7 +47,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> CommandResu
             "), but can still be predicted"
         )
     predictions = scores.argmax(axis=1)
-    matrix = contingency(labels, predictions, num_clusters=num_classes, num_classes=num_classes)
+    matrix = cross_tabulate(labels, predictions, num_clusters=num_classes, num_classes=num_classes)
     per_class = per_class_accuracy(predictions, labels, num_classes)
     groups = {} if train_counts is None else shot_groups(train_counts)
     wrong = matrix.copy()

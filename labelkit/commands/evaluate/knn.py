@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
+from labelkit.algorithms.feature_probes import knn_probabilities, linear_probe, logistic_regression
 from labelkit.algorithms.projection import fit_principal_components, project_rows
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import find_labeled_rows, find_split_rows, find_zero_embeddings, load_rows
@@ -247,14 +247,14 @@ def _compute_votes(
     by_k: list[dict[str, float]] = []
     votes: list[NDArray[np.float64]] = []
     for k in config.k:
-        found = knn_votes(
+        found = knn_probabilities(
             queries,
             gallery,
             splits.gallery_labels,
             num_classes=num_classes,
             k=k,
             temperature=config.temperature,
-            own=splits.own if (splits.own >= 0).any() else None,
+            self_indices=splits.own if (splits.own >= 0).any() else None,
         )
         votes = votes or [found]
         most = len(gallery) - int(splits.leave_one_out)

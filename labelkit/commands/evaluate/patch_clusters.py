@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
-from labelkit.algorithms.matching import contingency
+from labelkit.algorithms.matching import cross_tabulate
 from labelkit.algorithms.projection import principal_directions
 from labelkit.commands.common.results import Cell, CommandResult
 from labelkit.commands.evaluate import dense
@@ -133,7 +133,7 @@ def _match_clusters(
     for ids, truth in zip(stretched, truths, strict=True):
         seen = truth != IGNORE
         if seen.any():
-            together += contingency(ids[seen], truth[seen], num_clusters=num_clusters, num_classes=num_classes)
+            together += cross_tabulate(ids[seen], truth[seen], num_clusters=num_clusters, num_classes=num_classes)
     class_of_group = match_clusters_by_iou(together)
     found = [class_of_group[ids].astype(np.uint8) for ids in stretched]
     counts = SegmentationCounts(num_classes)

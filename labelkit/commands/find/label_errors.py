@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from labelkit.algorithms.label_errors import score_labels
+from labelkit.algorithms.label_errors import score_label_errors
 from labelkit.commands.common.embeddings import find_split_rows, load_finite_embeddings
 from labelkit.commands.common.labels import read_usable_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table
@@ -40,7 +40,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> CommandResult:
         raise DatasetError(given.where, problem, "Pass labels of more classes with --labels.")
     of_store = rows[labeled]
     images = None if config.sheet is None else StoredImages(store, of_store, config)
-    doubts = score_labels(load_finite_embeddings(store, of_store), labels.astype(np.int64))
+    doubts = score_label_errors(load_finite_embeddings(store, of_store), labels.astype(np.int64))
     names = [given.class_names[int(one)] for one in classes]
     num_checked = int(np.isfinite(doubts.score).sum())
     if num_checked < len(labeled):

@@ -16,9 +16,9 @@ from PIL import Image
 
 from labelkit.algorithms.near_duplicates import (
     SIDE,
-    AlignedPairCorrelation,
+    AlignedPairCorrelations,
     compare_image_pairs,
-    compute_coarse_vectors,
+    compute_thumbnail_vectors,
 )
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.commands.common.embeddings import find_split_rows, load_rows
@@ -69,7 +69,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> CommandResult:
     known = np.array([place_of.get(digest.tobytes(), -1) for digest in np.asarray(store.sha256)[rows]], dtype=np.int64)
     places, pictures = _load_thumbnails(images, np.setdiff1d(np.arange(len(rows)), again), known, kept["pictures"])
     _, near = find_nearest_other_embeddings(load_rows(store, rows[places]), config.neighbors, "nearest embeddings")
-    coarse = compute_coarse_vectors(pictures)
+    coarse = compute_thumbnail_vectors(pictures)
     _, near_pixels = find_nearest_other_embeddings(coarse, config.neighbors, "nearest pixels")
     pairs = _merge_neighbor_pairs(near, near_pixels)
     sides = np.asarray(store.image_sizes)[rows[places]].min(axis=1)
@@ -154,7 +154,7 @@ def _compare_thumbnails(
     pairs: NDArray[np.int64],
     known: NDArray[np.int64],
     kept: Mapping[str, NDArray[Any]],
-) -> AlignedPairCorrelation:
+) -> AlignedPairCorrelations:
     """Compare the thumbnails (m, 64, 64) of pairs (p, 2), except those already in the cache.
 
     ``sides`` (m,) are the shorter sides of the original images in pixels, and ``known`` (p, 2) the positions of the
@@ -168,7 +168,7 @@ def _compare_thumbnails(
     joined = {name: np.empty(len(pairs), dtype=values.dtype) for name, values in compared.items()}
     for name, values in compared.items():
         joined[name][fresh], joined[name][old] = values, kept[name][before[old]]
-    return AlignedPairCorrelation(**joined)
+    return AlignedPairCorrelations(**joined)
 
 
 def _load_thumbnails(
@@ -213,7 +213,7 @@ def _find_rotated_copies(
             for start in range(0, len(pictures), _TURNED_AT_ONCE):
                 these = np.arange(start, min(start + _TURNED_AT_ONCE, len(pictures)))
                 seconds = turn[these]
-                cosines, found = search.search(compute_coarse_vectors(seconds), 2)
+                cosines, found = search.search(compute_thumbnail_vectors(seconds), 2)
                 # a symmetric image is its own nearest neighbor
                 column = (found[:, 0] == these).astype(np.int64)
                 near, alike = found[np.arange(len(these)), column], cosines[np.arange(len(these)), column] >= _TURNED
@@ -232,13 +232,13 @@ def _find_rotated_copies(
     return gallery[every[first]], detail[first]
 
 
-def _is_same(agreement: AlignedPairCorrelation) -> NDArray[np.bool_]:
+def _is_same(agreement: AlignedPairCorrelations) -> NDArray[np.bool_]:
     """Return a mask (p,) of the pairs that show the same picture."""
     is_alike = agreement.detail >= _select_limits(agreement, _SAME_DETAIL)
     return is_alike & (agreement.weakest >= _select_limits(agreement, _SAME_REGION))
 
 
-def _select_limits(agreement: AlignedPairCorrelation, limits: dict[int, float]) -> NDArray[np.float64]:
+def _select_limits(agreement: AlignedPairCorrelations, limits: dict[int, float]) -> NDArray[np.float64]:
     """Return the limit (p,) for the resolution at which each pair is compared."""
     return np.select([agreement.levels == level for level in limits], list(limits.values()), np.inf)
 
@@ -259,7 +259,7 @@ def _classify_pairs(
     rows: NDArray[np.int64],
     same_file: NDArray[np.int64],
     pairs: NDArray[np.int64],
-    agreement: AlignedPairCorrelation,
+    agreement: AlignedPairCorrelations,
     turned: tuple[NDArray[np.int64], NDArray[np.float32]],
     *,
     bursts: bool,

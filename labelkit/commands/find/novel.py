@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import PredictionRule
-from labelkit.algorithms.novelty import novelty, score_arrival_novelty
-from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.algorithms.novelty import score_arrival_novelty, score_class_novelty
+from labelkit.algorithms.row_blocks import StoredRows, row_slices
 from labelkit.commands.common.embeddings import find_split_rows, load_finite_embeddings
 from labelkit.commands.common.label_files import find_rows_listed_in_csv
 from labelkit.commands.common.results import Cell, CommandResult, Table
@@ -62,7 +62,7 @@ def find_novel(config: FindNovelConfig) -> CommandResult:
     images = None if config.sheet is None else StoredImages(store, np.arange(store.n), config)
     cosines, near_rows = _find_nearest(store, rows, given, 1)
     if earlier is None:
-        scores = novelty(_compute_new_shares(config, store, result, rows, is_new), cosines[:, 0])
+        scores = score_class_novelty(_compute_new_shares(config, store, result, rows, is_new), cosines[:, 0])
     else:
         known_rows = np.flatnonzero(earlier | (kinds == "given"))
         sides = [_find_nearest(store, rows, among, _NEIGHBORS)[0] for among in (known_rows, rows)]
@@ -158,7 +158,7 @@ def _compute_new_shares(
     if len(rest):
         near = replace(rule, rows=None)
         features = load_finite_embeddings(store, together)
-        for block in blocks(len(rest), store.dim + 8 * len(is_new)):
+        for block in row_slices(len(rest), store.dim + 8 * len(is_new)):
             part = load_finite_embeddings(store, rest[block])
             shares[rest[block]] = near.predict_probabilities(part, features)[:, is_new].sum(axis=1)
     return shares[rows]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.algorithms.outliers import MIN_IMAGES, REASONS, compute_neighbor_z_scores, measure_tones, outlier_scores
+from labelkit.algorithms.outliers import MIN_IMAGES, REASONS, compute_neighbor_z_scores, measure_quality, outlier_scores
 from labelkit.commands.common.embeddings import find_split_rows, load_rows
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
@@ -109,7 +109,7 @@ def _measure_all_tones(images: StoredImages) -> NDArray[np.float64]:
             gray = gray.resize(
                 (math.ceil(scale * gray.width), math.ceil(scale * gray.height)), Image.Resampling.LANCZOS
             )
-        return measure_tones(np.asarray(gray, dtype=np.uint8))
+        return measure_quality(np.asarray(gray, dtype=np.uint8))
 
     tones = np.full((len(images.rows), 3), np.nan)
     for place, found in images.apply_to_images(measured, _SIDE, "reading images"):

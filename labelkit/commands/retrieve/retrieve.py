@@ -329,7 +329,7 @@ def choose_similarity_device(device: str) -> str | None:
     """
     if device == "cpu":
         return None
-    from labelkit.training.compute_device import compute_device
+    from labelkit.training.compute_device import resolve_device
 
-    found = compute_device(device)
+    found = resolve_device(device)
     return None if found.type == "cpu" else str(found)

@@ -15,7 +15,7 @@ from labelkit.store.plans import embedding_run_folder, patches_run_folder, read_
 from labelkit.store.results import list_results
 from labelkit.store.schema import decode_name
 from labelkit.store.writing import EmbeddingRun
-from labelkit.training.run_status import training_status
+from labelkit.training.run_status import inspect_run
 
 _SHOWN_SKIPPED = 20
 _SHOWN_METRICS = 12
@@ -151,7 +151,7 @@ def read_embedding_status(
 
 def _inspect_training(run: Path) -> CommandResult:
     with current_progress().task("checkpoints") as task:
-        status = training_status(run, task.advance)
+        status = inspect_run(run, task.advance)
     state = "running" if status.is_running else "finished" if status.is_finished else "unfinished"
     newest = next((found for found in reversed(status.checkpoints) if not found.faults), None)
     values: dict[str, object] = {

@@ -29,8 +29,8 @@ from labelkit.training.run_status import (
     CheckpointStatus,
     TrainingStatus,
     add_checkpoints,
-    checkpoint_status,
-    training_status,
+    inspect_checkpoint,
+    inspect_run,
 )
 
 _NAMED_IMAGES = 5
@@ -104,9 +104,9 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[FileCheck]
     if (path / SET_NAME).exists() or any(path.glob("SET-*.h5")) or path.name.endswith(".patches"):
         return verify_patches(path, report)
     if (path / STATE).exists():
-        return [_report_checkpoint(checkpoint_status(path))]
+        return [_report_checkpoint(inspect_checkpoint(path))]
     if (path / CONFIG).exists():
-        return _report_training(training_status(path))
+        return _report_training(inspect_run(path))
     if (path / "plan.json").exists():  # an unfinished store or set of patches
         return [found for part in sorted((path / "parts").glob("*.h5")) for found in verify_file(part, report)]
     if any(path.glob("step-*")) or (path / "last.json").exists():

@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.active_learning import (
-    Candidates,
+    CandidatePool,
     NearestClasses,
     choose_best,
-    choose_covering,
     choose_farthest,
+    choose_for_coverage,
     choose_typical,
     find_nearest,
-    nearest_classes,
+    find_nearest_classes,
 )
-from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.algorithms.row_blocks import StoredRows, row_slices
 from labelkit.commands.common.embeddings import check_finite, find_split_rows, load_rows
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_source_dataset
@@ -109,7 +109,7 @@ def choose_rows_to_label(
             usable_labels.where, "every image is labeled, so there is nothing to suggest", "Embed more images."
         )
     source = StoredRows(store.lazy_embeddings, rows, in_blocks=True)
-    for block in blocks(*source.shape):
+    for block in row_slices(*source.shape):
         check_finite(store, rows[block], source[block])
     features = load_rows(store, rows, normalize=True).to_array()
     if config.result is not None:
@@ -211,7 +211,7 @@ def _label_uncertainty(config: SuggestConfig, features: NDArray[np.float32], giv
         if config.strategy == "both":
             current_progress().message("fewer than two classes have labels, so images are selected only by coverage")
         return _ClassUncertainty(None, lambda _: "", lambda _: "", "none")
-    claims = nearest_classes(features, features[given.labeled], labels)
+    claims = find_nearest_classes(features, features[given.labeled], labels)
     names = given.class_names
     guess, doubts = (lambda row: names[claims.first[row]]), _name_two_candidates(claims, names)
     return _ClassUncertainty(claims.uncertainty, guess, doubts, "labels", to_label=claims.near)
@@ -233,7 +233,7 @@ def _result_uncertainty(
         raise StoreError(str(result.path), problem, "Choose a result with at least two groups.")
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
     means = np.stack([features[groups == group].mean(axis=0, dtype=np.float64) for group in group_ids])
-    claims = nearest_classes(features, means, group_ids)
+    claims = find_nearest_classes(features, means, group_ids)
 
     def guess(row: int) -> str:
         return names[int(groups[row] if groups[row] >= 0 else claims.first[row])]
@@ -256,7 +256,7 @@ def _choose_rows(
     skipped: NDArray[np.int64],
 ) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
-    candidates = Candidates(features, config.duplicate_share)
+    candidates = CandidatePool(features, config.duplicate_share)
     candidates.exclude_near_duplicates(to_label)
     if not candidates.eligible.any():  # only near-duplicates of labeled images remain
         candidates.eligible = ~given.labeled
@@ -280,6 +280,6 @@ def _choose_rows(
         places = choose_best(doubt.uncertainty, count, candidates)
         return (places, doubt.uncertainty[places], [doubt.doubt(place) for place in places.tolist()])
     weights = doubt.uncertainty if config.strategy == "both" else None
-    places, scores = choose_covering(features, count, labeled, candidates, generator=generator, weights=weights)
+    places, scores = choose_for_coverage(features, count, labeled, candidates, generator=generator, weights=weights)
     reasons = [""] * len(places) if weights is None else [doubt.doubt(place) for place in places.tolist()]
     return (places, scores, reasons)

@@ -31,7 +31,7 @@ from labelkit.store.commit import to_plain_json
 from labelkit.store.embeddings import encode_image_set
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.devices import Runtime
-from labelkit.training.method import count_parameters, trainable_names
+from labelkit.training.method import count_parameters, trainable_parameter_names
 from labelkit.training.run_dir import (
     IMAGES_SHA256,
     SPLIT,
@@ -127,7 +127,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         if checkpoint is None:
             progress.message(f"{run.path} has no checkpoint yet, so training starts with the first epoch")
         _check_same_data(run, setup)
-        run.extend(method_name, options)
+        run.update_options(method_name, options)
     else:
         run.begin(method_name, options)
     if checkpoint is None:
@@ -164,7 +164,8 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         if not isinstance(error.__cause__, OSError):  # not an error in writing files
             raise
         # without --resume, the same command would fail because the folder exists
-        remedy = "Free some disk space, and run the same command with --resume; earlier checkpoints are kept."
+        how = "--resume instead of --overwrite" if config.overwrite else "--resume"
+        remedy = f"Free some disk space, and run the same command with {how}; earlier checkpoints are kept."
         raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(config, run, setup, trainer, fit)
 
@@ -206,7 +207,7 @@ def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
             "threads": torch.get_num_threads(),
             **gpu_properties(runtime.device),
             **({} if own is None else {OWN_CODE: {"name": own.name, "sha256": [own.sha256]}}),
-            "trained": trainable_names(setup.method),
+            "trained": trainable_parameter_names(setup.method),
         },
     )
 
@@ -245,7 +246,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
     path = run.path / START
     start = {name: float(value) for name, value in read_json_object(path, {}).items()} if path.exists() else {}
     monitor = trainer.monitor
-    worse = None if monitor is None or not fit.finished else monitor.compare(start, fit.metrics)
+    worse = None if monitor is None or not fit.finished else monitor.compare_with_start(start, fit.metrics)
     if worse is not None:
         current_progress().warning(worse)
     elif fit.finished:

@@ -23,7 +23,7 @@ from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
-from labelkit.training.inputs import HeldOutImages, MonitorInputs, RunInputs
+from labelkit.training.inputs import HeldOutImages, MethodInputs, MonitorInputs
 from labelkit.training.method import Method
 from labelkit.training.run_dir import RunDir
 from labelkit.training.trainer import Trainer
@@ -104,7 +104,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
         return prepared.dataset.labels
 
     method.attach(
-        RunInputs(
+        MethodInputs(
             dataset_name=prepared.dataset.name,
             sample_ids=prepared.dataset.sample_ids,
             source=prepared.dataset.source,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labelkit.algorithms.homographies import (
     crop_homographies,
-    mirrored,
+    flip_homographies,
     perspective_homographies,
     rotation_homographies,
     zoom_homographies,
@@ -226,7 +226,7 @@ def draw_pair_homographies(transform: PairTransform, draws: KeyedRNG, view: int)
     for number, kind in enumerate(transform.kinds):
         rows = np.flatnonzero(chosen == number)
         made[rows] = _homographies_of(kind, u[rows, 1:9])
-    return np.where((u[:, 9] < transform.hflip)[:, None, None], mirrored(made), made)
+    return np.where((u[:, 9] < transform.hflip)[:, None, None], flip_homographies(made), made)
 
 
 def _homographies_of(kind: PairKind, u: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -75,7 +75,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
     def mixed_phase(
         self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
     ) -> Phase:
-        """Return a phase whose batches contain a fixed number of images from each dataset, equal on every process.
+        """Return a phase whose batches contain fixed numbers of images from each dataset, equal on every process.
 
         ``rows`` are the readable images; images of a single object come first in the dataset.
         """
@@ -96,7 +96,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
         )
 
     def on_train_start(self, state: TrainState) -> None:
-        """Warn about anything that is missing from the initial weights."""
+        """Warn about parts of the networks that the initial weights lack."""
         for note in self._notes:
             state.warn(note)
 
@@ -137,14 +137,14 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
 
 @torch.no_grad()
 def assignment_entropy(outputs: Tensor, temperature: float) -> Tensor:
-    """Return the normalized entropy of the mean prediction for outputs (n, k); 0 if one output receives everything."""
+    """Compute the normalized entropy of the mean prediction for outputs (n, k); 0 if all predictions are the same."""
     mean = torch.softmax(outputs.float() / temperature, dim=1).mean(dim=0)
     entropy: Tensor = torch.special.entr(mean).sum()
     return entropy / math.log(outputs.shape[1])
 
 
-def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
-    """Check that small views consist of whole patches and that batches divide evenly among processes.
+def check_sizes(config: EMATargetConfig, network: TokenNetwork) -> None:
+    """Check that small views consist of whole patches, and that batches divide evenly among processes.
 
     Raises:
         ConfigError: they do not; the message names the option.
@@ -158,7 +158,7 @@ def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
 
 
 def load_branches(network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str) -> bool:
-    """Load the backbones and projectors of both networks from a run; return whether it has them.
+    """Load the backbones and projectors of student and target from a run; return whether it contains them.
 
     All other weights of the target are copied from the student.
 

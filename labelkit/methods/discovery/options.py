@@ -61,12 +61,12 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """Whether the supervised terms have a positive weight."""
+        """Whether labels are used, that is, the supervised terms have a positive weight."""
         return self.supervised_weight > 0
 
     @property
     def label_kind(self) -> LabelKind:
-        """``some``, since unlabeled classes are to be discovered."""
+        """Kind of labels used: ``some`` of the classes have labels, and the others are discovered."""
         return "some"
 
 

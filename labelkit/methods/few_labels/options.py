@@ -61,12 +61,12 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """True, since labels are always used."""
+        """Whether labels are used; always true."""
         return True
 
     @property
     def label_kind(self) -> LabelKind:
-        """``few``, since a few labels of each class are used."""
+        """Kind of labels used: a ``few`` of each class."""
         return "few"
 
 
@@ -138,7 +138,7 @@ class FreeMatchConfig(StrongEmbeddingInputOptions, TwoStreamTrainConfig):
 
 
 class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
-    """Options for methods with equally many labeled and unlabeled images per batch, such as MixMatch."""
+    """Options for methods such as MixMatch, whose batches contain as many labeled as unlabeled images."""
 
     labeled_batch_size: int = _OPTIMIZATION(
         64, "Number of labeled images in each batch of --batch-size images. Default: half.", ge=1
@@ -162,7 +162,7 @@ class MixMatchConfig(EmbeddingInputOptions, HalfLabeledConfig):
 
 
 class SearchOptions(BaseConfig):
-    """Options shared by the searches of Snowball and LMCS for images to label, during training and on a store."""
+    """Options shared by Snowball's and LMCS's searches for images to label, in training and in a store."""
 
     balance: Literal["balanced", "global"] = _DISCOVERY(
         "balanced",
@@ -257,7 +257,7 @@ class LMCSConfig(EmbeddingInputOptions, HalfLabeledConfig, CriticalSearchOptions
     )
 
     @property
-    def block_steps(self) -> int:
+    def steps_per_block(self) -> int:
         """Number of updates per block."""
         return min(self.eval_every_steps, self.steps)
 
@@ -446,8 +446,8 @@ class SnowballConfig(
     )
 
     @property
-    def phase_steps(self) -> int:
-        """Number of updates per later phase."""
+    def later_phase_steps(self) -> int:
+        """Number of updates in each phase after the first."""
         return max(1, self.steps // 3) if self.later_steps is None else self.later_steps
 
     @model_validator(mode="after")
@@ -462,5 +462,5 @@ class SnowballConfig(
         return self
 
     def length_options(self) -> dict[str, int]:
-        """Return the number of steps in the first phase, and in later phases if set separately."""
+        """Return the options for the number of steps in the first phase and, if set, in later phases."""
         return super().length_options() | ({} if self.later_steps is None else {"later_steps": self.later_steps})

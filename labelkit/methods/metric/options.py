@@ -207,7 +207,7 @@ class SANConfig(StrongEmbeddingInputOptions, MetricLearningConfig):
 
     @property
     def label_kind(self) -> LabelKind:
-        """Kind of labels used: ``none`` with clusters."""
+        """Kind of labels used; ``none`` if clusters replace them."""
         return super().label_kind if self.mode == "supervised" else "none"
 
 

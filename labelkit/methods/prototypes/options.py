@@ -60,7 +60,7 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """True, since labels are always used."""
+        """Whether labels are used; always true."""
         return True
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import PredictionRule, build_nearest_mean_rule
-from labelkit.algorithms.confidences import Confidences, concatenate
+from labelkit.algorithms.confidences import Predictions, join_predictions
 from labelkit.algorithms.row_blocks import StoredRows, square_roots
 from labelkit.commands.common.apply import apply_to_rows
 from labelkit.commands.common.embeddings import is_nonnegative, load_finite_embeddings, normalize_embeddings
@@ -87,7 +87,7 @@ def _load_rule(store: EmbeddingStore, result: Result) -> PredictionRule:
     roots = is_tree and is_nonnegative(store)
     features = square_roots(features) if roots else features
     features = normalize_embeddings(features) if is_unit else features
-    return build_nearest_mean_rule(features, groups[rows], is_new_group(result), scaled=is_unit, roots=roots)
+    return build_nearest_mean_rule(features, groups[rows], is_new_group(result), unit_rows=is_unit, square_roots=roots)
 
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
@@ -197,7 +197,7 @@ def _predict_queries(
     predict = partial(_predict, rule, store.lazy_embeddings)
     rows = StoredRows(queries.embeddings, in_blocks=True)
     parts = apply_to_rows(predict, rows, config, "predicting", resumable=True)
-    found = concatenate([Confidences(*columns) for columns in parts])
+    found = join_predictions([Predictions(*columns) for columns in parts])
     for place, name in enumerate(queries.names):
         digest = b"" if queries.sha256 is None else queries.sha256[place].tobytes()
         row = row_of.get(digest)
@@ -215,7 +215,7 @@ def _predict_queries(
 def _predict(rule: PredictionRule, stored: LazyRows, rows: StoredRows) -> tuple[NDArray[Any], ...]:
     """Predict rows by a rule that averages over the nearest stored embeddings; return the columns."""
     parts = [rule.predict(rows[start : start + _BLOCK], stored) for start in range(0, len(rows), _BLOCK)]
-    return tuple(vars(concatenate(parts)).values())
+    return tuple(vars(join_predictions(parts)).values())
 
 
 def _number(confidence: float) -> float | None:

@@ -9,8 +9,9 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,10 @@ from labelkit.pipelines.start.given import (
     LABELS,
     NEXT,
     NOVEL,
+    RULED_OUT,
     SEEN,
     SKIPPED,
+    CollectedLabels,
     GeneratedTables,
     collect_labels,
     count_moved_images,
@@ -62,6 +65,7 @@ from labelkit.store.commit import json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.plans import embedding_run_folder
+from labelkit.studio.label.label import read_ruled_out
 from labelkit.studio.report.options import ReportConfig
 
 DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.png", "next.png"
@@ -99,6 +103,7 @@ class _Round:
         skipped: paths of photos that the user could not label, which are suggested last.
         seen: paths of photos that the user left empty in ``novel.csv``, which are listed last there.
         confirmed: labels by path that the user has confirmed.
+        ruled_out: SHA-256 of photos, each with a class to which it does not belong according to the user.
         previous: newest store that lacks enough of the unlabeled photos; ``None``: none, or not yet determined.
         answered: store and predictions of the last round that had any; ``None``: none, or this round has none.
     """
@@ -112,6 +117,7 @@ class _Round:
     skipped: Sequence[str] = ()
     seen: Sequence[str] = ()
     confirmed: Mapping[str, str] = field(default_factory=dict)
+    ruled_out: Set[tuple[str, str]] = frozenset()
     previous: Path | None = None
     answered: tuple[Path, str] | None = None
 
@@ -169,8 +175,9 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandResult:
     record = StartRecord.read(folder)
-    tables = GeneratedTables(folder, record.tables, record.write)
     stores = [open_store(folder / name) for name in _existing_stores(record, folder)]
+    names = chain(dataset.sample_ids, *(store.sample_ids for store in stores))
+    tables = GeneratedTables(folder, record.tables, record.write, names)
     alone = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
     listing = _digest_listing(dataset)
     last = record.rounds[-1] if record.rounds else {}
@@ -195,26 +202,14 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
     now = {escape_path(dataset.sample_ids[place]): text for place, text in labels.items()}
     if tables.is_edited_by_user(CHECK):
         record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
-    if config.num_classes is not None and config.num_classes < len(set(labels.values())):
-        problem = f"{config.num_classes} is less than {len(set(labels.values()))}, the number of labeled classes"
-        raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
-    if config.new_classes == "none" and len(labels) < len(dataset) and len(set(labels.values())) == 1:
-        problem = f"none, but all labels are {next(iter(labels.values()))!r}, so there are no classes to distinguish"
-        raise ConfigError("--new-classes", problem, "Label photos of other classes, or remove --new-classes.")
-    if len(labels) == len(dataset) and len(set(labels.values())) == 1:
-        problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
-        raise DatasetError(str(config.photos), problem, "Remove the labels, or add photos of other classes.")
-    # to estimate the number, each half of the photos must be able to show one more than the minimum number of classes
-    estimated = config.num_classes is None and config.new_classes in ("auto", "some")
-    fewest = 2 * max(2, len(set(labels.values()))) + 2 if estimated else 4
-    if len(labels) < len(dataset) < fewest:
-        problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
-        raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
+    _check_labels(config, dataset, labels)
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
-    this = _choose_round(config, record, folder, listing, labels, len(dataset), alone=alone)
+    this = _choose_round(
+        config, record, folder, listing, labels, len(dataset), alone=alone, ruled_out=read_ruled_out(stores)
+    )
     record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
     this.record["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))
-    skipped, seen = (find_skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
+    skipped, seen = (find_skipped_photos(tables, a, b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
     hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
@@ -227,15 +222,11 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
             f"the last run had --num-classes {record.call['num_classes']}; now the number is estimated, because this "
             "option is not passed"
         )
-    waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
-    if waiting and "report" not in waiting:
-        waiting.append("report")  # it shows their results
-    if last and waiting and not config.dry_run:
-        progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
-    elif not last and not config.dry_run:
-        for number, (name, step) in enumerate(steps.items(), 1):
-            progress.message(f"{number}. {name}: {build_command_line(step)}")
-    minutes = None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset)
+    if not config.dry_run:
+        _announce_steps(record, this, steps, is_first=not last)
+    minutes = (
+        None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset, record)
+    )
     if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
         progress.message(f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps")
     if config.dry_run:
@@ -257,37 +248,27 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
             tables.write(name, ("path", "label"), ([path, ""] for path in paths))
         else:
             tables.remove(name)
-    told = {"embed": _do_step(record, this, "embed", steps["embed"], tables, {})}
-    for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
-        shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # left by an interrupted run
-    unread = {name for name, _ in open_store(this.store).skipped}
-    if unread & {dataset.sample_ids[place] for place in labels}:
-        write_labels(tables, dataset, known, unread)
-    if unread:
-        readable = {place: text for place, text in labels.items() if dataset.sample_ids[place] not in unread}
-        this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
-        if not 1 < len(readable) < this.num_photos:
-            this.record["answer"] = None
-    this = _link_earlier_round(this, [folder / name for name in _existing_stores(record, folder)], dataset)
-    if this.previous is not None:
-        progress.message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
-    steps = _build_steps(config, this)
-    apart: dict[str, BaseConfig] = {}
-    if len(dataset) >= _MIN_FOR_PROCESS:
-        waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
-        apart = {name: _write_beside(steps[name]) for name in waiting}
-    with run_in_background(_run, apart) as running:
-        told |= {
-            name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
-        }
-    for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
-        if undone not in steps:  # left by an earlier run; their labels are in given.csv
-            tables.remove(*files)
-    old = [folder / name for name in _existing_stores(record, folder) if name != this.store.name]
-    result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
-    record.record_suggested_photos(told.get("suggest", {}))
-    record.write()
-    return result
+    return _run_steps(config, record, this, steps["embed"], dataset, known, tables)
+
+
+def _check_labels(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
+    """Reject labels, options and numbers of photos that leave nothing to distinguish."""
+    num_named = len(set(labels.values()))
+    if config.num_classes is not None and config.num_classes < num_named:
+        problem = f"{config.num_classes} is less than {num_named}, the number of labeled classes"
+        raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
+    if config.new_classes == "none" and len(labels) < len(dataset) and num_named == 1:
+        problem = f"none, but all labels are {next(iter(labels.values()))!r}, so there are no classes to distinguish"
+        raise ConfigError("--new-classes", problem, "Label photos of other classes, or remove --new-classes.")
+    if len(labels) == len(dataset) and num_named == 1:
+        problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
+        raise DatasetError(str(config.photos), problem, "Remove the labels, or add photos of other classes.")
+    # to estimate the number, each half of the photos must be able to show one more than the minimum number of classes
+    estimated = config.num_classes is None and config.new_classes in ("auto", "some")
+    fewest = 2 * max(2, num_named) + 2 if estimated else 4
+    if len(labels) < len(dataset) < fewest:
+        problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
+        raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
 
 
 def _ask_about_new_classes(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
@@ -317,6 +298,19 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
         progress.message(f"to use folder names (such as {some}) as labels, pass --labels folders")
     for note in dataset.notes:
         progress.message(note)
+
+
+def _announce_steps(record: StartRecord, this: _Round, steps: Mapping[str, BaseConfig], *, is_first: bool) -> None:
+    """Show the steps of the first run with their commands, or which steps a later run repeats."""
+    progress = current_progress()
+    if is_first:
+        for number, (name, step) in enumerate(steps.items(), 1):
+            progress.message(f"{number}. {name}: {build_command_line(step)}")
+        return
+    waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
+    if waiting:
+        waiting += [] if "report" in waiting else ["report"]  # it shows their results
+        progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
 
 
 def _plan(
@@ -389,13 +383,15 @@ def _choose_round(
     num_photos: int,
     *,
     alone: bool,
+    ruled_out: Set[tuple[str, str]],
 ) -> _Round:
     """Return the round to continue, or a new round if photos, labels or options have changed.
 
     A round that is ``alone`` shares no photos with the last one, so its groups do not continue earlier groups.
     """
     options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
-    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options})
+    told = {"ruled_out": sorted(ruled_out)} if ruled_out else {}
+    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options, **told})
     earlier, mine = record.rounds[:-1], record.rounds[-1] if record.rounds else {}
     if mine.get("inputs") != inputs:
         earlier, last = record.rounds, mine
@@ -416,7 +412,7 @@ def _choose_round(
     before = None if mine.get("alone") else find_last_finished_round(earlier, folder, "groups")
     others = (one for one in reversed(earlier) if one["store"] != mine["store"] and one["backbone"] == mine["backbone"])
     described = next((store for one in others if (store := folder / str(one["store"])).is_file()), None)
-    return _Round(folder, mine, before, described, labels, num_photos)
+    return _Round(folder, mine, before, described, labels, num_photos, ruled_out=ruled_out)
 
 
 def _link_earlier_round(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
@@ -458,6 +454,58 @@ def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, P
     return "auto", None
 
 
+def _run_steps(
+    config: StartConfig,
+    record: StartRecord,
+    this: _Round,
+    embed: BaseConfig,
+    dataset: ImageDataset,
+    known: CollectedLabels,
+    tables: GeneratedTables,
+) -> CommandResult:
+    """Embed the photos, run the unfinished steps on the embeddings, and summarize the results of all steps."""
+    told = {"embed": _do_step(record, this, "embed", embed, tables, {})}
+    for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
+        shutil.rmtree(embedding_run_folder(this.folder / other), ignore_errors=True)  # left by an interrupted run
+    embedded = open_store(this.store)
+    if this.ruled_out:
+        named = [(embedded.sha256[row].tobytes().hex(), name) for row, name in enumerate(embedded.sample_ids)]
+        texts = {file: [text for other, text in sorted(this.ruled_out) if other == file] for file, _ in this.ruled_out}
+        tables.write(
+            RULED_OUT, ("path", "label"), [(name, text) for file, name in named for text in texts.get(file, ())]
+        )
+    else:
+        tables.remove(RULED_OUT)
+    unread = {name for name, _ in embedded.skipped}
+    if unread & {dataset.sample_ids[place] for place in this.labels}:
+        write_labels(tables, dataset, known, unread)
+    if unread:
+        readable = {place: text for place, text in this.labels.items() if dataset.sample_ids[place] not in unread}
+        this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
+        if not 1 < len(readable) < this.num_photos:
+            this.record["answer"] = None
+    this = _link_earlier_round(this, [this.folder / name for name in _existing_stores(record, this.folder)], dataset)
+    if this.previous is not None:
+        current_progress().message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
+    steps = _build_steps(config, this)
+    apart: dict[str, BaseConfig] = {}
+    if len(dataset) >= _MIN_FOR_PROCESS:
+        waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
+        apart = {name: _write_beside(steps[name]) for name in waiting}
+    with run_in_background(_run, apart) as running:
+        told |= {
+            name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
+        }
+    for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
+        if undone not in steps:  # left by an earlier run; their labels are in given.csv
+            tables.remove(*files)
+    old = [this.folder / name for name in _existing_stores(record, this.folder) if name != this.store.name]
+    result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
+    record.record_suggested_photos(told.get("suggest", {}))
+    record.write()
+    return result
+
+
 def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
     groups, answer = str(this.record["groups"]), this.record["answer"]
     folder, given = this.folder, this.labels_csv
@@ -497,6 +545,7 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
             grouping=groups,
             result=str(answer),
             min_confidence=config.min_confidence,
+            ruled_out=folder / RULED_OUT if this.ruled_out else None,
             previous=None if this.answered is None else this.answered[0],
             previous_result=None if this.answered is None else this.answered[1],
             overwrite=True,
@@ -636,13 +685,21 @@ def _run(config: BaseConfig) -> CommandResult:
     return result
 
 
-def _estimate_time(config: BaseConfig, this: _Round, dataset: ImageDataset) -> float | None:
-    """Estimate the minutes to embed the remaining photos by timing a few of them; ``None`` if there are only a few."""
+def _estimate_time(config: BaseConfig, this: _Round, dataset: ImageDataset, record: StartRecord) -> float | None:
+    """Estimate the minutes to embed the remaining photos; ``None`` if there are only a few.
+
+    The speed is that of earlier runs with the same network, or measured on a few photos, for which torch is loaded.
+    """
     assert isinstance(config, EmbedConfig)
     there = set() if this.described is None else set(open_store(this.described).sample_ids)
     missing = sum(name not in there for name in dataset.sample_ids)
     if there and missing <= _FEW_LATER:
         return None
+    stores = {str(entry["store"]) for entry in record.rounds if entry["backbone"] == this.record["backbone"]}
+    speeds = [record.steps[name]["values"].get("images_per_second") or 0.0 for name in stores & record.steps.keys()]
+    # a run that embedded a few photos was slowed by its start
+    if config.reuse is not None and (speed := max(speeds, default=0.0)) > 0:
+        return missing / speed / 60
     with use_progress(Progress()):
         short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
         result = _run(short)

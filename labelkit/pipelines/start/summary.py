@@ -11,7 +11,7 @@ import numpy as np
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.stored_predictions import StoredPredictions, read_stored_predictions
 from labelkit.data.path_rule import escape_path
-from labelkit.data.tables import read_paths_and_labels, to_class_name
+from labelkit.data.tables import to_class_name
 from labelkit.errors import StoreError
 from labelkit.files import sha256_file
 from labelkit.formatting import join_first_few
@@ -145,12 +145,13 @@ def find_corrected_labels(
             continue
         before = {escape_path(row[0]): to_class_name(row[1]) or "" for row in rows}
         given = {escape_path(row[0]) for row in rows if row[2] == "given"}
-        if emptied := sum(not text and name in given for name, text in read_paths_and_labels(path).items()):
+        labels = tables.read(path)
+        if emptied := sum(not text and name in given for name, text in tables.read_with_empty(path).items()):
             current_progress().warning(
                 f"{path}: {emptied} of your labels {'was' if emptied == 1 else 'were'} emptied, but "
                 f"{'is' if emptied == 1 else 'are'} kept; to remove a label, delete its line in {tables.folder / GIVEN}"
             )
-        changed = [one for one in tables.read(path) if before.get(one.path, one.text) != one.text]
+        changed = [one for one in labels if before.get(one.path, one.text) != one.text]
         counts = Counter((before[one.path], one.text) for one in changed)
         shown = ", ".join(f"{count} from {old!r} to {new!r}" for (old, new), count in counts.most_common(_SHOWN))
         if changed:

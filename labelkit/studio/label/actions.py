@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.commands.common.labels import keep_typical_labels
 from labelkit.data.tables import match_known_spelling, to_class_name
 from labelkit.formatting import is_displayable
 
 MAX_LETTERS = 200
 MAX_STEPS = 2_000
-#: Number of typical images, nearest to the mean, that represent a named group.
-TYPICAL = 12
 _KEYS = {
     "label": {"do", "rows", "name"},
     "not": {"do", "rows", "name", "value"},
@@ -229,18 +228,6 @@ def find_changed_rows_and_groups(steps: Sequence[EditStep]) -> tuple[set[int], s
 def choose_training_labels(state: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
     """Choose labels (n,) int64 to train on, -1 = none: of individually labeled images and typical ones of named groups.
 
-    Training on all images of a named group would also learn the errors of the grouping. ``features`` (n, d) are
-    those that the metric of the store compares.
+    ``features`` (n, d) are those that the metric of the store compares.
     """
-    learned = np.where(state.rejected, -1, state.hand)
-    labels, by_group = state.labels()
-    for group, label in enumerate(state.named):
-        if label < 0:
-            continue
-        members = np.flatnonzero(by_group & (state.groups == group) & (labels == label))
-        if not len(members):
-            continue
-        rows = features[members].astype(np.float64)
-        far = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1)
-        learned[members[np.argsort(far, kind="stable")[:TYPICAL]]] = label
-    return learned
+    return keep_typical_labels(*state.labels(), state.groups, features)

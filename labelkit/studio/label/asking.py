@@ -139,6 +139,10 @@ class BackgroundPredictor:
         table.write_bytes(csv_text(["path", "label"], lines).encode())
         groups, answer = find_free_name(store, "groups"), find_free_name(store, "answer")
         shared = ["--index", str(store.path), "--labels", str(table), "--no-own-labels"]
+        not_these = table.with_name("ruled-out.csv")
+        refused = sorted(self.session.snapshot()[0].refused)
+        lines = ([escape_path(store.sample_ids[row]), classes[label]] for row, label in refused)
+        not_these.write_bytes(csv_text(["path", "label"], lines).encode())
         previous = []
         if (grouping := self.browsed.grouping) is not None:
             # the groups behind the shown predictions, whose names are to be reused
@@ -149,7 +153,8 @@ class BackgroundPredictor:
         if np.bincount(learned[learned >= 0]).max() < 2:
             return read_result(store, groups)
         self.asked = {**self.asked, "step": "predicting labels"}
-        self.run_command("discover", "answer", *shared, "--grouping", groups, "--result", answer)
+        shared += ["--grouping", groups, "--result", answer, "--ruled-out", str(not_these)]
+        self.run_command("discover", "answer", *shared)
         return read_result(store, answer)
 
     def run_command(self, *words: str) -> dict[str, Any]:

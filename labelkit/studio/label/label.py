@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from labelkit.commands.common.embeddings import find_split_rows, warn_of_newer_store
 from labelkit.commands.common.images.read import open_source_dataset
 from labelkit.commands.common.label_files import LABELS_KIND
+from labelkit.commands.common.labels import TYPICAL
 from labelkit.commands.common.results import CommandResult, Table
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists_error
@@ -24,12 +26,12 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
-from labelkit.studio.label.actions import TYPICAL, choose_training_labels, find_changed_rows_and_groups
+from labelkit.studio.label.actions import choose_training_labels, find_changed_rows_and_groups
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import StoreLabels, add_labels, add_predictions, drop_unused_classes, initial_labels
-from labelkit.studio.label.session import LabelingSession, restore_session
+from labelkit.studio.label.session import LabelingSession, is_session, restore_session
 from labelkit.studio.label.sets import check_label_set, write_label_set
 from labelkit.studio.report.images import choose_images
 
@@ -249,6 +251,17 @@ def read_session_labels(
         for listed, given in ((kept, labels), (fresh, learned))
     )
     return session.round, every, new
+
+
+def read_ruled_out(stores: Sequence[EmbeddingStore]) -> set[tuple[str, str]]:
+    """Return the SHA-256 in hex of images, each with a class to which it does not belong according to any session."""
+    found = set()
+    for store in stores:
+        for name in list_results(store):
+            if re.fullmatch(r"labels(-\d+)?", name) and is_session(result := read_result(store, name)):
+                pairs, names = np.asarray(result.arrays["refused"]).tolist(), result.arrays["class_names"]
+                found |= {(store.sha256[row].tobytes().hex(), names[label]) for row, label in pairs}
+    return found
 
 
 def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:

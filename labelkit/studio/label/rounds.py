@@ -19,10 +19,7 @@ from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import find_newest_name, list_results, read_result
-from labelkit.studio.label.actions import TYPICAL, choose_training_labels
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.session import is_session, restore_session
-from labelkit.studio.report.images import choose_images
 
 _SHOWN = 10
 
@@ -52,7 +49,7 @@ class StoreLabels:
 def initial_labels(config: LabelConfig, store: EmbeddingStore) -> StoreLabels:
     """Return the initial labels: those of an earlier result, or those of the store that training may use.
 
-    Of a group named in the browser, only the most typical images are labeled; see :func:`choose_training_labels`.
+    Of a group named in the browser, only the most typical images are labeled.
     """
     rows = np.arange(store.n, dtype=np.int64)
     if config.labels is None:
@@ -69,15 +66,7 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> StoreLabels:
         problem = "does not record the rounds of its labels"
         raise StoreError(str(result.path), problem, "Pass a result created by `labelkit label`.")
     labels, label_rounds = given.labels, np.asarray(rounds, dtype=np.int64)
-    if is_session(result):
-        work, images = restore_session(store, result).work, choose_images(store, store.n, 0)
-        labels = np.where(choose_training_labels(work, images.features) >= 0, labels, -1)
-        label_rounds = np.where(labels >= 0, label_rounds, -1)
-        if dropped := int(((labels < 0) & (given.labels >= 0)).sum()):
-            current_progress().message(
-                f"only the {TYPICAL} most typical images of each named group are used as labels, not the other "
-                f"{dropped}; to export predictions for these, pass --predictions newest"
-            )
+    label_rounds = np.where(labels >= 0, label_rounds, -1)
     return StoreLabels(labels, given.class_names, label_rounds, last, given.source)
 
 
@@ -106,7 +95,7 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     texts = np.array(found.labels, dtype=object)
     if source is not None:
         written &= ~np.asarray(source.arrays.get("rejected", np.zeros(store.n)), dtype=bool)
-        # these predictions may be based on the labels of all images of a named group
+        # predictions of earlier versions are based on the labels of all images of a named group
         others = (base.labels < 0) & np.isin(found.kinds, "given") & np.asarray(source.arrays["labeled"], dtype=bool)
         texts[others] = [source.arrays["class_names"][label] for label in source.arrays["labels"][others]]
         written |= others

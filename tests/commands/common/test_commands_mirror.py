@@ -168,6 +168,27 @@ def test_each_output_is_uploaded_even_if_another_fails_and_its_name_starts_with_
     assert fsspec.filesystem("memory").exists("/bucket/.next.png")
 
 
+def test_an_interrupted_upload_to_a_local_url_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(source: Any, target: Any) -> NoReturn:
+        target.write(source.read(1))
+        raise ConnectionError
+
+    address = f"file://{tmp_path / 'next.csv'}"
+    words = ("suggest", "--index", URL, "-n", "2", "--out", address, "--overwrite")
+    assert main([*words]) == 0
+    before = (tmp_path / "next.csv").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfileobj", interrupt)
+        assert main([*words, "--seed", "1", "--strategy", "random"]) == 5
+    assert (tmp_path / "next.csv").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "next.csv"]
+
+    assert main([*words, "--seed", "1", "--strategy", "random"]) == 0
+    assert (tmp_path / "next.csv").read_bytes() != before
+
+
 def test_the_store_is_uploaded_last_and_a_place_that_cannot_be_written_is_found_before_the_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,27 @@ def answer(store: EmbeddingStore, **options: Any) -> Any:
     return predict_images(DiscoverAnswerConfig(index=store.path, **options)).to_json()
 
 
+def test_a_class_that_is_ruled_out_for_an_image_is_not_predicted_and_others_keep_their_confidence(
+    build: Build, tmp_path: Path
+) -> None:
+    store, table = build(), tmp_path / "not.csv"
+    answer(store, min_confidence=0.5)
+    before = read_table(store.path.with_name("made.answer.csv"))
+    first, every = before[0]["path"], list(read_result(store, "answer").arrays["names"])
+    second = before[1]["path"]
+    table.write_text(f"path,label\n{first},class-0\n{first},other\n" + "".join(f"{second},{name}\n" for name in every))
+    answer(store, min_confidence=0.5, ruled_out=table, result="again")
+    after = read_table(store.path.with_name("made.again.csv"))
+
+    assert before[2:] == after[2:]
+    assert (before[0]["label_or_group"], before[0]["runner_up"]) == ("class-0", after[0]["label_or_group"])
+    second_confidence = float(before[0]["confidence"]) - float(before[0]["margin"])
+    assert float(after[0]["confidence"]) == pytest.approx(second_confidence, abs=2e-4)  # rounded
+    assert "class-0" not in (after[0]["runner_up"], after[0]["best_class"])
+    assert [row["kind"] for row in after[:2]] == ["unsure", "unsure"]
+    assert float(after[1]["confidence"]) == 0
+
+
 def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
     store = build()
 

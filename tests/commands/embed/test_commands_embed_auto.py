@@ -10,7 +10,7 @@ from labelkit.cli.main import main
 from labelkit.commands.common.networks import load_recorded_network
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.weights import published
-from labelkit.models.weights.published import buildable_name, recorded_name
+from labelkit.models.weights.published import buildable_name, recorded_network_name
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from PIL import Image
@@ -96,10 +96,16 @@ def test_weights_of_a_file_are_not_called_published_ones(pictures: Path, tmp_pat
 
 def test_weights_with_the_digest_of_published_ones_have_their_name() -> None:
     package = published.PACKAGES[0]
-    assert recorded_name(package.backbone, package.sha256, "renamed.pth") == package.backbone
-    assert recorded_name(package.backbone, "0" * 64, "renamed.pth") == "tf_efficientnet_lite0 (prepared like .in1k)"
-    assert recorded_name("vit_small_patch16_224.dino", "0" * 64, "hf://x/y.safetensors") == "vit_small_patch16_224.dino"
-    assert recorded_name("resnet18", "0" * 64, "mine.pth") == "resnet18"
+    assert recorded_network_name(package.backbone, package.sha256, "renamed.pth") == package.backbone
+    assert (
+        recorded_network_name(package.backbone, "0" * 64, "renamed.pth")
+        == "tf_efficientnet_lite0 (prepared like .in1k)"
+    )
+    assert (
+        recorded_network_name("vit_small_patch16_224.dino", "0" * 64, "hf://x/y.safetensors")
+        == "vit_small_patch16_224.dino"
+    )
+    assert recorded_network_name("resnet18", "0" * 64, "mine.pth") == "resnet18"
     assert buildable_name("tf_efficientnet_lite0 (prepared like .in1k)") == package.backbone
 
 

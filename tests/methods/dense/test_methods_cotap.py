@@ -112,7 +112,7 @@ def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
     assert taken is not None
     images = torch.randn(2, 3, 32, 32)
     for ours, theirs in ((second.network, first.network), (second.target, first.target)):
-        z = ours.project(ours.filtered(ours.tokens(images)).image)
+        z = ours.project(ours.filter_tokens(ours.tokens(images)).image)
         assert torch.allclose(z, theirs.project(theirs.tokens(images).image), atol=1e-5)
     assert torch.equal(second.target.filter.prototypes, second.network.filter.prototypes)  # type: ignore[union-attr] # on
 
@@ -134,7 +134,7 @@ def find(
 ) -> torch.Tensor:
     found, of = state(FEATURES, calls), {"dataset_digest": data, "weights_fingerprint": weights}
     of |= {"images_sha256": images} if images else {}
-    return load_or_compute_neighbors(found, torch.nn.Identity(), ROWS, 5, k, of=of, path=path)
+    return load_or_compute_neighbors(found, torch.nn.Identity(), ROWS, 5, k, identity=of, path=path)
 
 
 def test_neighbors_are_the_nearest_others_and_are_found_once(tmp_path: Path) -> None:

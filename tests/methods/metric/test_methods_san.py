@@ -9,7 +9,7 @@ import pytest
 import torch
 from labelkit.data.batch import Batch
 from labelkit.errors import ConfigError
-from labelkit.methods.metric.assembly import assembly_terms, compute_term_weight, weighted_sum
+from labelkit.methods.metric.assembly import assembly_terms, compute_term_weight, weighted_assembly_loss
 from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.options.presets import resolve_config
@@ -113,7 +113,9 @@ def test_terms_of_the_assembly_train_the_predictor_alone_unless_asked(make: Make
     total = sum(weights[f"{name}_weight"] * term for name, term in terms.items())
     expected = torch.autograd.grad(total, [*inside, *before])
 
-    found = weighted_sum(method.config, assembly_terms(method.config, method.network(batch.images).assembly), predictor)
+    found = weighted_assembly_loss(
+        method.config, assembly_terms(method.config, method.network(batch.images).assembly), predictor
+    )
     found.backward()
 
     assert found.item() == pytest.approx(total.item(), rel=1e-6)

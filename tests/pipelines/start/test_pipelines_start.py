@@ -326,6 +326,58 @@ def test_labels_and_corrections_in_each_table_are_taken_however_a_spreadsheet_sa
     assert labels_in(folder / "given.csv")["008.png"] == "blue"
 
 
+@pytest.mark.parametrize("spelling", ["{} ", ".\\{}"])
+def test_labels_are_read_although_another_program_respelled_the_paths(
+    photos: Path, tmp_path: Path, doubted: Path, spelling: str
+) -> None:
+    folder = tmp_path / "photos-labeled"
+    given, first = labels_in(folder / "given.csv"), save_as(folder / "next.csv", {}, ",", "utf-8")
+    second = next(path for path in labels_in(folder / "labels.csv") if path not in {first, *given})
+    named = {"next.csv": {first: "new"}, "labels.csv": {second: "other"}, "check.csv": {"004.png": "green"}}
+    for name in (*named, "given.csv"):
+        save_as(folder / name, named.get(name, {}), ",", "utf-8")
+        lines = rows(folder / name)
+        with (folder / name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, row_names := list(lines[0]))
+            writer.writeheader()
+            blank = dict.fromkeys({"sha256"} & {*row_names}, "")
+            writer.writerows(row | {"path": spelling.format(row["path"])} | blank for row in lines)
+
+    with use_progress(heard := Heard()):
+        run(photos, num_classes=7)
+
+    assert labels_in(folder / "given.csv") == given | {first: "new", second: "other", "004.png": "green"}
+    assert not (folder / "away.csv").exists()
+    assert not any("removed" in text or "missing" in text for text in (*heard.messages, *heard.warnings))
+
+
+def test_a_table_whose_column_of_labels_was_renamed_is_refused(photos: Path, doubted: Path) -> None:
+    labels = photos.with_name("photos-labeled") / "labels.csv"
+    labels.write_text(labels.read_text().replace("label", "Beschriftung", 1))
+
+    with use_progress(heard := Heard()), pytest.raises(DatasetError, match="no column 'label'") as caught:
+        run(photos, num_classes=3)
+
+    assert (caught.value.remedy, heard.warnings) == ("Rename the column of labels to `label`.", [])
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_labels_are_restored_if_their_table_was_lost(
+    photos: Path, tmp_path: Path, doubted: Path, content: str | None
+) -> None:
+    given = tmp_path / "photos-labeled" / "given.csv"
+    labels = labels_in(given)
+    given.unlink()
+    if content is not None:
+        given.write_text(content)
+
+    with use_progress(heard := Heard()):
+        run(photos, num_classes=3)
+
+    assert labels_in(given) == labels
+    assert f"{given} is missing or empty: 15 labels restored from the last run" in heard.warnings[0]
+
+
 def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     photos: Path, tmp_path: Path, doubted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -865,11 +917,13 @@ def test_guesses_are_not_taken_for_labels(
 
 
 def test_a_class_whose_name_looks_like_a_slip_is_named_once(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7, 10])
     text = known.read_text()
+    monkeypatch.setattr(run_module, "labels_of_last_round", lambda *_: {"000.png": "green", "010.png": "grene"})
     for slips, told in (
+        ({"010.png": "grene"}, ""),  # said before
         ({"010.png": "gren"}, "the class 'gren' (1 label) resembles 'green': if both are the same class, replace "),
         ({"007.png": "GREEN", "010.png": "GREEN"}, "the class 'GREEN' (2 labels) resembles 'green'"),
         ({"001.png": "gren", "004.png": "type-1", "007.png": "type-2"}, ""),  # which of two single labels is wrong?
@@ -892,18 +946,28 @@ def test_a_class_whose_name_looks_like_a_slip_is_named_once(
 def test_time_is_told_for_photos_that_are_not_described_yet(
     photos: Path, begin: Begin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin()
-    add_photos(photos, range(30, 40), seed=1)
+    def minutes() -> object:
+        assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["embed_minutes"]
 
     def timed(_: object) -> tuple[CommandResult, None]:
         return CommandResult({"estimated_minutes": 8.0}, (), ()), None
 
-    monkeypatch.setattr(run_module, "all_commands", lambda: {("embed",): SimpleNamespace(run=timed)})
-    assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["embed_minutes"] is None  # ten photos take less time than the estimate
+    timing = {("embed",): SimpleNamespace(run=timed)}
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "all_commands", lambda: timing)
+        assert minutes() == 8.0
+    out = begin().parent / "photos-labeled"
+    capsys.readouterr()
+    add_photos(photos, range(30, 40), seed=1)
+    monkeypatch.setattr(run_module, "all_commands", lambda: timing)
+    assert minutes() is None  # ten photos take less time than the estimate
     monkeypatch.setattr(run_module, "_FEW_LATER", 9)
-    assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["embed_minutes"] == pytest.approx(2.0)
+    record = json.loads((out / "start.json").read_text())
+    for speed, told in ((5.0, 10 / 5 / 60), (None, 8.0 * 10 / 40)):  # of the earlier run; measured if unknown
+        record["steps"]["photos.h5"]["values"]["images_per_second"] = speed
+        (out / "start.json").write_text(json.dumps(record))
+        assert minutes() == pytest.approx(told)
 
 
 @pytest.mark.parametrize("name", quick_every(3, ["given.csv", "away.csv", "next.csv"]))
@@ -1488,6 +1552,31 @@ def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_
     assert (store.parent / "labels.csv").read_bytes() == tables
 
 
+def test_a_class_ruled_out_in_the_browser_is_not_predicted_again(
+    photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
+    labels = tmp_path / "photos-labeled" / "labels.csv"
+    name, before = "010.png", labels_in(labels)
+
+    def rule_out(server: Any, *_: object, **__: object) -> None:
+        row, session = server.session.store.sample_ids.index(name), server.session
+        act = EditStep("not", rows=(row,), name=before[name])
+        session.plan_and_commit("not this", lambda work: [act], by="", client="")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("labelkit.studio.label.server.serve", rule_out)
+        run(photos, num_classes=3, serve=True)
+    add_photos(photos, range(30, 32), seed=2)
+    (photos / name).rename(photos / "moved.png")
+    run(photos, num_classes=3)
+
+    assert labels_in(labels)["moved.png"] not in ("", before[name])
+    assert {path: labels_in(labels)[path] for path in before if path != name} == {
+        path: text for path, text in before.items() if path != name
+    }
+
+
 def test_labels_of_the_browser_end_in_all_tables(
     photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1527,7 +1616,7 @@ def test_labels_of_the_browser_end_in_all_tables(
     )
     run(photos, num_classes=4)
     assert "002.png" not in labels_in(folder / "given.csv")
-    monkeypatch.setattr("labelkit.studio.label.actions.TYPICAL", 1)
+    monkeypatch.setattr("labelkit.commands.common.labels.TYPICAL", 1)
     heard = Heard()
     with use_progress(heard):
         run(photos, num_classes=4, serve=True)

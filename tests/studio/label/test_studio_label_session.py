@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import KMeansConfig
+from labelkit.commands.common.labels import choose_usable_labels
 from labelkit.commands.discover.answer import predict_images
 from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import Mismatch, ResourceError
@@ -117,11 +118,13 @@ def test_a_class_of_the_store_may_have_any_name(store: EmbeddingStore) -> None:
 def test_a_label_stays_when_other_images_become_typical_of_its_group(
     store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labelkit.studio.label.actions.TYPICAL", 2)
+    monkeypatch.setattr("labelkit.commands.common.labels.TYPICAL", 2)
     session = opened(store)
     act(session, {"do": "name", "group": 0, "name": "cup"})
     last, learned, given = read_session_labels(store, "labels-1", None)
-    # an export contains the same labels, not those of the whole group
+    # all commands use the same labels, not those of the whole group
+    usable = choose_usable_labels(Path("labels-1"), store, np.arange(store.n))
+    assert [store.sample_ids[row] for row in np.flatnonzero(usable.labeled)] == [path for path, _, _ in learned]
     exported = initial_labels(LabelConfig(index=store.path, labels=Path("labels-1"), serve=True), store)
     assert [store.sample_ids[row] for row in np.flatnonzero(exported.labels >= 0)] == [path for path, _, _ in learned]
     assert ((exported.rounds >= 0) == (exported.labels >= 0)).all()
@@ -136,10 +139,11 @@ def test_a_label_stays_when_other_images_become_typical_of_its_group(
 def test_an_export_with_predictions_labels_the_untypical_images_of_a_named_group(
     store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labelkit.studio.label.actions.TYPICAL", 2)
     session = opened(store)
     act(session, *({"do": "name", "group": group, "name": name} for group, name in enumerate(("cup", "mug"))))
+    monkeypatch.setattr("labelkit.commands.common.labels.TYPICAL", store.n)  # as in earlier versions
     predict_images(DiscoverAnswerConfig(index=store.path, labels=Path("labels-1"), num_clusters=4))
+    monkeypatch.setattr("labelkit.commands.common.labels.TYPICAL", 2)
     act(session, {"do": "name", "group": 0, "name": "bowl"})
 
     labels = Path("labels-1")
