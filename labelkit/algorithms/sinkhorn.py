@@ -301,7 +301,7 @@ class _SemiDual:
         return point
 
     def assign(self, potentials: Tensor) -> tuple[Tensor, Tensor, float]:
-        """Assign each sample to the cluster with its largest mass; return clusters, confidences and cost.
+        """Assign each sample to the cluster that gets most of its mass; return the clusters, confidences and cost.
 
         Returns clusters (n,) int64; their fraction of the row, (n,) float32; the cost as in ``SinkhornResult``.
         """

@@ -43,7 +43,9 @@ def plan_patches(
     rows, columns, dim = shape
     if config.patches_per_image is not None and config.patches_per_image > rows * columns:
         problem = f"{config.patches_per_image} patches were requested, but each image has only {rows} x {columns}"
-        raise ConfigError("--patches-per-image", problem, "Lower it, or remove --patches-per-image to store all.")
+        raise ConfigError(
+            "--patches-per-image", problem, "Lower this number, or remove the option to store all patches."
+        )
     return PatchPlan(
         rows=plan,
         layer=network.patch_identity["layer"],

@@ -13,7 +13,7 @@ from labelkit.algorithms.num_classes import (
     estimate_num_classes,
 )
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.unlabeled_classes import UnlabeledGroupEstimate, estimate_unlabeled_groups
+from labelkit.algorithms.unlabeled_classes import UnlabeledGroupEstimate, estimate_accuracy_by_num_groups
 from labelkit.commands.common.labels import check_label_agreement
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.discover.label_weights import informative_label_mask
@@ -159,7 +159,7 @@ def _estimated(
         if config.max_classes is None:
             high = max(low, min(high, num_old + max(_MIN_NEW, _NEW_PER_LABELED * num_old)))
         with current_progress().task("checking for classes without labels", total=None):
-            tested = estimate_unlabeled_groups(
+            tested = estimate_accuracy_by_num_groups(
                 rows,
                 labels[used],
                 [number - num_old for number in sorted({num_old, *_numbers_between(low, high)})],

@@ -125,7 +125,9 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> CommandResult:
     over_all = [float(average_precision_score(has, values)) if has.any() else float("nan") for values, has in pairs]
     at_eleven = [eleven_point_average_precision(*pair) for pair in pairs]
     if np.isnan(over_all).all():
-        raise DatasetError(config.dataset, "no image in the test split has a class", "Restore its annotations.")
+        raise DatasetError(
+            config.dataset, "no image in the test split has a class", "Restore the annotations of this split."
+        )
     mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
     classes: list[dict[str, Any]] = [
         {"class": name, "with_it": int(has.sum()), "ap": ap, "ap_11": ap_11}

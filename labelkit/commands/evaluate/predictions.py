@@ -50,7 +50,7 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> CommandResult:
     class_names = collect_class_names(store, result)
     class_of_group = find_group_classes(store, result, class_names)
     groups = np.asarray(arrays["group_ids"], dtype=np.int64)[rows]
-    matched = find_prediction_classes(labels, groups, class_of_group)
+    matched = match_groups_to_classes(labels, groups, class_of_group)
     correct = matched[groups] == labels
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
     uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
@@ -188,7 +188,7 @@ def _build_tables(values: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def find_prediction_classes(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
+def match_groups_to_classes(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
     """Find the class of each group: its own class or, for a new group, the class to which it is matched.
 
     Args:

@@ -70,7 +70,7 @@ class RetrieveConfig(
     )
     csv: Path | None = OUTPUT(
         None,
-        "Also write the hits to this CSV. As in --json, score is the cosine, distance or product that the table shows.",
+        "Also write the hits to this CSV, with the cosine, distance or product shown in the table as the score.",
         makes="csv",
     )
     sheet: Path | None = OUTPUT(None, "Also save the queries and their hits to this PNG.", makes="png")

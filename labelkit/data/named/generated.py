@@ -47,7 +47,7 @@ class GeneratedSource:
     masks: bool
 
     def read(self, index: int) -> Any:
-        """Return the image at ``index``, of 64 x 64 pixels, or its (64, 64) mask."""
+        """Return the 64 x 64 image at ``index`` or, if ``masks``, its (64, 64) mask."""
         block, place = divmod(int(self.numbers[index]), _BLOCK)
         images, masks = _read_block(self.source, int(self.splits[index]), block)
         return masks[place].copy() if self.masks else EncodedImage(images[place])

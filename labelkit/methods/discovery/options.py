@@ -52,7 +52,9 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     projection_dim: int = _MODEL(256, "Output dimension of the projector.", ge=1)
 
     supervised_weight: float = _LOSS(0.35, "Weight of the supervised terms (lambda in the paper).", ge=0, le=1)
-    contrastive_temperature: float = _LOSS(1.0, "Unsupervised contrastive temperature (tau_u in the paper).", gt=0)
+    contrastive_temperature: float = _LOSS(
+        1.0, "Temperature of the unsupervised contrastive loss (tau_u in the paper).", gt=0
+    )
     supervised_temperature: float = _LOSS(0.07, "Supervised contrastive temperature (tau_c in the paper).", gt=0)
 
     augmentation: Literal["generic", "fine", "digits"] = _VIEWS(

@@ -165,7 +165,7 @@ class FreeMatchObjective(StudentObjective):
     def __init__(self, config: FreeMatchConfig, num_classes: int, views: tuple[ViewSpec, ViewSpec]) -> None:
         super().__init__()
         self.views, self._fairness_weight = views, config.fairness_weight
-        self.runs_teacher = self.runs_master = False
+        self.teacher_in_train_mode = self.runs_master = False
         self.threshold = AdaptiveThresholds(num_classes, config.threshold_decay, config.fixed_threshold)
         self.label_loss, self.pseudo_label_loss = LabelLoss(1.0), PseudoLabelLoss()
         self.fairness = FairnessLoss()

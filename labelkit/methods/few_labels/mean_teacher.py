@@ -46,7 +46,7 @@ class MeanTeacherObjective(StudentObjective):
         super().__init__()
         self.views, self._class_norm = (view, view), options.class_norm
         self._weight = RampedWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
-        self.runs_teacher = self.runs_master = options.consistency_weight > 0
+        self.teacher_in_train_mode = self.runs_master = options.consistency_weight > 0
         self.label_loss = LabelLoss(1.0)
         self.consistency = SquaredConsistencyLoss()
 

@@ -92,7 +92,7 @@ class MixMatchObjective(StudentObjective):
         self.views = view, view
         self.unlabeled_weight = weight
         self._seed = seed
-        self.runs_teacher, self.runs_master = False, weight.full > 0
+        self.teacher_in_train_mode, self.runs_master = False, weight.full > 0
         self.loss = MixMatchLoss()
         self.consistency = SquaredConsistencyLoss()
 

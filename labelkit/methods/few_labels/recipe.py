@@ -206,12 +206,12 @@ class StudentObjective(nn.Module, ABC):
 
     Attributes:
         views: views of each image in a batch.
-        runs_teacher: whether a step runs the teacher in training mode, so that it has its own running statistics.
+        teacher_in_train_mode: whether training steps run the teacher in training mode, with its own statistics.
         runs_master: likewise for the master, once it exists.
     """
 
     views: tuple[ViewSpec, ...]
-    runs_teacher: bool
+    teacher_in_train_mode: bool
     runs_master: bool
 
     @abstractmethod
@@ -282,7 +282,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         self._rows = np.zeros(0, dtype=np.int64)  # rows used for batch norm statistics
 
     @property
-    def runs_teacher(self) -> bool:
+    def teacher_in_train_mode(self) -> bool:
         """Return whether steps run the teacher in training mode, so that it has its own running statistics."""
         return False
 
@@ -292,7 +292,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
 
     def on_step_end(self, state: TrainState) -> None:
         """Update the EMA network."""
-        self.chain.update(self.network, self._decay(state.step + 1), teacher_in_training=self.runs_teacher)
+        self.chain.update(self.network, self._decay(state.step + 1), teacher_in_training=self.teacher_in_train_mode)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Recalibrate the batch norm statistics of all networks, which are needed only to evaluate and save them."""
@@ -343,9 +343,9 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
         return student_phase(config, self.data.labels, rows, views, steps=config.steps, peak_lr=config.lr)
 
     @property
-    def runs_teacher(self) -> bool:
+    def teacher_in_train_mode(self) -> bool:
         """Return whether the objective runs the teacher in training mode."""
-        return self.objective.runs_teacher
+        return self.objective.teacher_in_train_mode
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the objective's loss for one batch."""

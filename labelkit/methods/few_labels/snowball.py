@@ -150,8 +150,10 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         config, length = self.config, state.phase_steps
         decay = teacher_decay_schedule(config, length)(state.step + 1)
         master = max_ema_decay(length, MASTER_DECAY)
-        runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
-        self.chain.update(self.network, decay, master, teacher_in_training=runs_teacher, master_in_training=runs_master)
+        teacher_in_train_mode, runs_master = self.objective.teacher_in_train_mode, self.objective.runs_master
+        self.chain.update(
+            self.network, decay, master, teacher_in_training=teacher_in_train_mode, master_in_training=runs_master
+        )
 
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
         """Discover labels, start another generation or end growth, depending on how many predictions changed."""

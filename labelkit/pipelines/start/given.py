@@ -236,9 +236,8 @@ def _report_moved(
         )
     if edited:
         progress.warning(
-            f"{_labels(len(edited))} for photos whose files have changed ({_names(edited)}): assumed to be edited "
-            "versions, which keep their labels; if they are different photos, delete their lines in "
-            f"{folder / GIVEN} and run the command again"
+            f"{_labels(len(edited))} for photos whose files have changed ({_names(edited)}) kept, as for edited "
+            f"versions; if these are different photos, delete their lines in {folder / GIVEN} and run the command again"
         )
 
 

@@ -56,7 +56,7 @@ def build_labeling_data(
 
 
 def find_likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: int) -> NDArray[np.int16]:
-    """Find the likely groups (m, c) int16 of each image, padded with -1: its own, then those with the nearest means.
+    """Return likely groups of the images, (m, c) int16 padded with -1: first its own, then those with nearest means.
 
     Args:
         features: (m, d) features of the images.

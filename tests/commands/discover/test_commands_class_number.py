@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.algorithms import unlabeled_classes
-from labelkit.algorithms.unlabeled_classes import NewClassShare, estimate_unlabeled_groups
+from labelkit.algorithms.unlabeled_classes import NewClassShare, estimate_accuracy_by_num_groups
 from labelkit.commands.discover import num_classes
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.label_weights import downweight_group_labels, informative_label_mask
@@ -81,9 +81,9 @@ def test_two_labels_of_a_whole_group_are_used_to_estimate_the_number_of_classes(
 
     def watch(rows: Any, labels: Any, *more: Any, **options: Any) -> Any:
         used.append(int((labels >= 0).sum()))
-        return estimate_unlabeled_groups(rows, labels, *more, **options)
+        return estimate_accuracy_by_num_groups(rows, labels, *more, **options)
 
-    monkeypatch.setattr(num_classes, "estimate_unlabeled_groups", watch)
+    monkeypatch.setattr(num_classes, "estimate_accuracy_by_num_groups", watch)
     store = make_blobs(labeled=[int(i < 20 or (i < 60 and i % 10 < 3)) for i in range(100)])
 
     assert categories(store)["num_classes"] == 5
