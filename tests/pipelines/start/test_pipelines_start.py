@@ -921,7 +921,7 @@ def test_a_class_whose_name_looks_like_a_slip_is_named_once(
 ) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7, 10])
     text = known.read_text()
-    monkeypatch.setattr(run_module, "labels_of_last_round", lambda *_: {"000.png": "green", "010.png": "grene"})
+    monkeypatch.setattr(run_module, "read_labels_of_last_round", lambda *_: {"000.png": "green", "010.png": "grene"})
     for slips, told in (
         ({"010.png": "grene"}, ""),  # said before
         ({"010.png": "gren"}, "the class 'gren' (1 label) resembles 'green': if both are the same class, replace "),
@@ -1562,7 +1562,7 @@ def test_a_class_ruled_out_in_the_browser_is_not_predicted_again(
     def rule_out(server: Any, *_: object, **__: object) -> None:
         row, session = server.session.store.sample_ids.index(name), server.session
         act = EditStep("not", rows=(row,), name=before[name])
-        session.plan_and_commit("not this", lambda work: [act], by="", client="")
+        session.plan_and_commit("not this", lambda work: [act], user="", client="")
 
     with monkeypatch.context() as patch:
         patch.setattr("labelkit.studio.label.server.serve", rule_out)
