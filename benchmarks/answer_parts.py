@@ -34,7 +34,7 @@ def _as_if_all_labels_were_used(evidence: calibrate.CalibrationEvidence) -> cali
     return _calibrate(replace(evidence, more_labels=1.0))
 
 
-_calibrate: Callable[[calibrate.CalibrationEvidence], calibrate.Calibration] = calibrate.calibrate
+_calibrate: Callable[[calibrate.CalibrationEvidence], calibrate.Calibration] = calibrate.fit_calibration
 PARTS: dict[str, list[tuple[Any, Values]]] = {
     "": [],
     "label diffusion": [(few_label_classifier, {"_DIFFUSION_POWER": 0.0})],

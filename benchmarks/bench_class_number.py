@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from labelkit.algorithms.num_classes import candidate_numbers
+from labelkit.algorithms.num_classes import candidate_class_counts
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from numpy.typing import NDArray
@@ -79,7 +79,7 @@ def _row(path: Path, size: Size) -> Row:
     wall_s, ours_s, peak = measure(words)
     store = open_store(path)
     found = read_result(store, "categories").params
-    numbers = candidate_numbers(*found["searched"])
+    numbers = candidate_class_counts(*found["searched"])
     peer_s = _peer_seconds(np.asarray(store.embeddings), numbers)
     labels = f"labels of {size.classes // 2} classes" if size.labeled else "no labels"
     return Row(

@@ -9,7 +9,7 @@ from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.methods.dense.cotap import CoTAP
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.ranking_loss import cotap_loss
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 
 from benchmarks.measure import Row, Wanted, compare
 
@@ -49,7 +49,7 @@ def shares(name: str, preset: str, device: torch.device, **options: object) -> R
     """Time the ranking loss against the whole step."""
     # only the sizes of the weights matter
     overrides = {"batch_size": 32, **options}
-    config = resolve(CoTAPConfig, preset=preset, overrides=overrides).config
+    config = resolve_config(CoTAPConfig, preset=preset, overrides=overrides).config
     info = DataInfo(
         num_samples=config.batch_size,
         labels=np.full(config.batch_size, -1),

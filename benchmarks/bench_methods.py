@@ -19,7 +19,7 @@ import torch
 from labelkit.commands.common.training_data import prepare_data
 from labelkit.data.image_bank import ImageBank
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.options.training import RunConfig, TrainConfig
 from labelkit.training.devices import Runtime, seed_step
 from labelkit.training.run_dir import RunDir
@@ -101,7 +101,7 @@ def turns(kind: type[Trainer], config: RunConfig, folder: Path | None) -> Turns:
     """Build a method on the digits and its trainer, with or without a run folder."""
     assert config.command[0] == "train"
     prepared = prepare_data(config)
-    method: Any = METHODS[config.command[1]].load()(config, prepared.info(0))
+    method: Any = METHODS[config.command[1]].load()(config, prepared.build_data_info(0))
     bank = ImageBank(prepared.dataset, base_size=method.network.input_spec.size)
     run = None
     if folder is not None:
@@ -125,7 +125,7 @@ def method_row(name: str, folder: Path) -> Row:
     kind = METHODS[name].config
     length = LENGTH if issubclass(kind, TrainConfig) else LENGTH_IN_STEPS
     chosen: dict[str, object] = {"dataset": "digits", "device": "cpu", "log_every_steps": STEPS, **SEEDS, **length}
-    config = resolve(kind, preset="digits", overrides=chosen).config
+    config = resolve_config(kind, preset="digits", overrides=chosen).config
     ours, peer = turns(Trainer, config, folder / name), turns(BareTrainer, config, None)
     row = compare(
         f"training step, {name}, digits: trainer / bare loop",

@@ -71,7 +71,7 @@ def _embedding(folder: Path) -> Row:
         repetitions=REPETITIONS,
     )
     store = open_store(first.out)
-    stored = np.concatenate([block.features for block in open_patches(store).blocks()])
+    stored = np.concatenate([block.features for block in open_patches(store).iterate_blocks()])
     return with_check(row, "patches", bool(np.array_equal(stored, bare().half().flatten(0, 2).numpy())))
 
 

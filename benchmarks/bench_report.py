@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from labelkit.algorithms.projection import embed_by_tsne, project_to_principal_plane
 from labelkit.data.registry import load_dataset
-from labelkit.studio.report.thumbnails import Pictures
+from labelkit.studio.report.thumbnails import PageImages
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -83,7 +83,7 @@ def tile_row() -> Row:
             small.resize(PHOTO_SIZE).save(Path(folder) / f"{number:02d}.jpg", quality=90)
         paths = sorted(Path(folder).glob("*.jpg"))
         digests = np.array([list(hashlib.sha256(path.read_bytes()).digest()) for path in paths], dtype=np.uint8)
-        pictures = Pictures(load_dataset(folder, data_root=Path(folder)), np.arange(PHOTOS), digests)
+        pictures = PageImages(load_dataset(folder, data_root=Path(folder)), np.arange(PHOTOS), digests)
 
         def pillow(path: Path) -> None:
             content = path.read_bytes()

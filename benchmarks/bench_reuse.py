@@ -16,7 +16,7 @@ from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.training.devices import Runtime
 
 from benchmarks.measure import Row, Wanted, compare
@@ -71,13 +71,13 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
         "dataset": "digits", "pretrained": False, "image_size": 112, "max_per_class": 12, "batch_size": BATCH,
         "reuse_frozen": VIEWS, **options,
     }  # fmt: skip
-    config = resolve(spec.config, preset="none", overrides=overrides).config
+    config = resolve_config(spec.config, preset="none", overrides=overrides).config
     prepared = prepare_data(config)
     runtime = Runtime(device="cpu", precision="float32")
     bank = ImageBank(prepared.dataset, base_size=112)
 
     def step_of(reuse: bool) -> tuple[Callable[[], float], float]:
-        method = spec.load()(config, prepared.info(0))
+        method = spec.load()(config, prepared.build_data_info(0))
         (phase,) = method.phases(bank.rows)
         source, seconds = bank, 0.0
         if reuse:

@@ -27,7 +27,7 @@ from labelkit.data.views.spec import Normalize
 from labelkit.data.views.transforms import crop_and_resize, finish_view
 from labelkit.methods.discovery.options import DiscoveryTrainConfig
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.options.training import TrainConfig
 from labelkit.training.devices import Runtime
 from labelkit.training.method import Method
@@ -79,9 +79,9 @@ class Task:
 def make_task(method_name: str, **options: object) -> Task:
     """Build a method with the digits preset; ``options`` take precedence."""
     spec = METHODS[method_name]
-    config = resolve(spec.config, overrides={"dataset": "digits", "epochs": 10_000, **SEEDS, **options}).config
+    config = resolve_config(spec.config, overrides={"dataset": "digits", "epochs": 10_000, **SEEDS, **options}).config
     prepared = prepare_data(config)
-    info = prepared.info(0)
+    info = prepared.build_data_info(0)
     method = spec.load()(config, info)
     bank = ImageBank(prepared.dataset, base_size=method.network.input_spec.size)
     return Task(config, prepared, info, method, bank)

@@ -18,13 +18,7 @@ import faiss
 import torch
 from threadpoolctl import threadpool_limits
 
-from benchmarks import (
-    bench_class_number,
-    bench_index,
-    bench_photos,
-    bench_retrieval,
-    photo_sides,
-)
+from benchmarks import bench_class_number, bench_index, bench_photos, bench_retrieval, photo_sides
 from benchmarks.profile_table import profiled, table
 
 PHOTOS, SCORED_ROWS = 120, 15_000

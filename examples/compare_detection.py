@@ -54,7 +54,7 @@ def write_boxes(options: argparse.Namespace, folder: Path) -> dict[str, int]:
         (folder / split).mkdir(parents=True)
         images: list[dict[str, Any]] = []
         annotations: list[dict[str, Any]] = []
-        for number, row in enumerate(dataset.in_split(split)[: options.max_images], start=1):
+        for number, row in enumerate(dataset.rows_in_split(split)[: options.max_images], start=1):
             pixels, mask = read_image_and_mask(dataset, int(row))
             name = f"{number:05d}.png"
             Image.fromarray(pixels).save(folder / split / name)

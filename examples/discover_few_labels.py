@@ -26,9 +26,9 @@ from comparison import shown, spread, write_record
 from labelkit.commands.discover.few import discover_lmcs, discover_snowball
 from labelkit.commands.discover.few_options import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.commands.embed.embed import embed_images
-from labelkit.methods.few_labels.critical_samples import discover_critical
-from labelkit.methods.few_labels.pseudo_label_selection import Discovery, SearchRound, search
-from labelkit.methods.few_labels.snowball_search import discover_confident
+from labelkit.methods.few_labels.critical_samples import discover_critical_samples
+from labelkit.methods.few_labels.pseudo_label_selection import Discovery, SearchRound, search_in_rounds
+from labelkit.methods.few_labels.snowball_search import discover_confident_samples
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
@@ -66,10 +66,10 @@ def self_train(features: Array, labels: Array, count: int | str, rounds: int, **
         def measure(now: Array, given: Array, pool: Array, num_classes: int, doubt: Array = doubt) -> tuple[Array, ...]:
             return doubt[pool].min(axis=1), doubt[pool].argmin(axis=1)
 
-        found = search(measure, surest, current, wanted, original=labels, **options)
+        found = search_in_rounds(measure, surest, current, wanted, original=labels, **options)
         rows.append(found.indices)
         named.append(found.labels)
-        current = found.added_to(current)
+        current = found.fill_in(current)
     return np.concatenate(rows), np.concatenate(named)
 
 
@@ -129,10 +129,10 @@ def growers() -> dict[str, Callable[[Array, Array, int], Discovery | None]]:
     """Return functions, by name, that map (features, labels, seed) to the labels found in three doubling rounds."""
 
     def snowball(features: Array, labels: Array, seed: int, **options: Any) -> Discovery:
-        return discover_confident(features, labels, "double", 3, seed=seed, **options)
+        return discover_confident_samples(features, labels, "double", 3, seed=seed, **options)
 
     def lmcs(features: Array, labels: Array, seed: int, **options: Any) -> Discovery:
-        return discover_critical(features, labels, "double", 3, **options)
+        return discover_critical_samples(features, labels, "double", 3, **options)
 
     return {
         "no discovery": lambda features, labels, seed: None,
@@ -160,7 +160,7 @@ def use(num_labels: int, seed: int) -> dict[str, dict[str, float]]:
     found = {}
     for name, grow in growers().items():
         discovery = grow(features, labels, seed)
-        grown = labels if discovery is None else discovery.added_to(labels)
+        grown = labels if discovery is None else discovery.fill_in(labels)
         found[name] = judge(features, grown, classes, pixels[test], truth[test])
     rows, named = self_train(features, labels, "double", 3)
     grown = labels.copy()

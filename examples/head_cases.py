@@ -32,7 +32,7 @@ from answer_cases import LABELS_PER_CLASS, SHARES, Rows, draw, read_rows
 from labelkit.metrics.clustering import cluster_accuracy
 from labelkit.store.embeddings import open_store
 from labelkit.store.plans import EmbeddingPlan
-from labelkit.store.writing import write_imported
+from labelkit.store.writing import write_imported_store
 from numpy.typing import NDArray
 
 CLASSIFIERS = ("softmax", "freematch")
@@ -56,7 +56,7 @@ def without_splits(index: Path, out: Path) -> None:
         class_names=store.class_names,
         old_classes=np.isin(np.arange(len(store.class_names)), store.labels),
     )
-    write_imported(
+    write_imported_store(
         out,
         plan,
         embeddings=np.asarray(store.embeddings),

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.algorithms.few_label_classifier import RefittableClassifier
-from labelkit.commands.common.embeddings import check_features, normalize_embeddings
+from labelkit.commands.common.embeddings import load_finite_embeddings, normalize_embeddings
 from labelkit.commands.common.labels import UsableLabels
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
@@ -41,7 +41,7 @@ from labelkit.commands.suggest.suggest import choose_rows_to_label
 from labelkit.errors import DatasetError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
-from labelkit.studio.label.actions import LabelingState, Step, choose_training_labels
+from labelkit.studio.label.actions import EditStep, LabelingState, choose_training_labels
 
 WAYS = ("random", "suggested", "groups", "fine groups", "fine, marked")
 CHECKED = (10, 20, 50, 100, 200)
@@ -84,7 +84,7 @@ class Person:
 
     def label(self, image: int) -> None:
         """Label one image (one action)."""
-        self.work.apply([Step("label", rows=(image,), name=self.says(int(self.truth[image])))])
+        self.work.apply([EditStep("label", rows=(image,), name=self.says(int(self.truth[image])))])
 
     def actions(self, way: str) -> Iterator[None]:
         """Label with a strategy, and yield after every action."""
@@ -111,7 +111,7 @@ class Person:
             yield  # skipped
             return
         name = self.says(label)
-        self.work.apply([Step("name", group=group, name=name)])
+        self.work.apply([EditStep("name", group=group, name=name)])
         yield
         if not marking:
             return
@@ -119,13 +119,15 @@ class Person:
         looked = self.order[group][:LOOKED_AT]
         wrong = [int(row) for row in looked if (self.truth[row] != named) != (self.chance.random() < SLIPS)]
         if len(wrong) > len(looked) / 2:  # the name of the group was wrong
-            self.work.apply([Step("name", group=group, name=self.store.class_names[label])])
+            self.work.apply([EditStep("name", group=group, name=self.store.class_names[label])])
             yield
             return
         for _ in wrong:
             yield
         if wrong:
-            self.work.apply([Step("not", rows=tuple(wrong), name=name), Step("group", rows=tuple(wrong), group=-1)])
+            self.work.apply(
+                [EditStep("not", rows=tuple(wrong), name=name), EditStep("group", rows=tuple(wrong), group=-1)]
+            )
             yield
 
     def _suggested(self) -> list[int]:
@@ -178,7 +180,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = Path(shutil.copyfile(options.index, Path(folder) / options.index.name))
         store = open_store(index)
-        features = normalize_embeddings(check_features(store, np.arange(store.n)))
+        features = normalize_embeddings(load_finite_embeddings(store, np.arange(store.n)))
         judge = RefittableClassifier(features, np.asarray(store.labels))
         for seed in range(options.seeds):
             grouped = {}

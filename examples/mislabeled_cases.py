@@ -24,7 +24,7 @@ from pathlib import Path
 
 import labelkit
 import numpy as np
-from labelkit.algorithms.label_errors import score_labels
+from labelkit.algorithms.label_errors import score_label_errors
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
@@ -99,7 +99,7 @@ def one_case(
     labels = planted(rows, truth, kind, generator)
     # a class may have lost its only label
     labels, truth = np.unique(labels, return_inverse=True)[1].astype(np.int64), np.where(labels == truth, 0, 1)
-    doubts = score_labels(features[chosen], labels)
+    doubts = score_label_errors(features[chosen], labels)
     orders = {
         "find mislabeled": np.nan_to_num(doubts.score),
         "nearest": by_nearest(rows, labels),

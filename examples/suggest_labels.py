@@ -29,7 +29,7 @@ from labelkit.commands.suggest.suggest import suggest_images
 from labelkit.commands.train.run import train_method
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.options.embed import EmbedConfig
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from labelkit.studio.label.label import label_images
@@ -49,7 +49,7 @@ def make_store(folder: Path, features: str) -> Path:
         embed_images(EmbedConfig(out=index, backbone="pixels", image_size=8, label_split="none"))
     else:
         overrides = {**FEW_LABELS, "out": folder / "run"}
-        config = resolve(FlipClassConfig, overrides=overrides).config
+        config = resolve_config(FlipClassConfig, overrides=overrides).config
         train_method(config)
         embed_images(EmbedConfig(out=index, checkpoint=folder / "run"))
     return index

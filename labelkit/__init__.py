@@ -29,4 +29,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_import_module("labelkit.api").public_names()})
+    return sorted({*globals(), *_import_module("labelkit.api").list_public_names()})

@@ -1855,6 +1855,7 @@ class _Discover:
         num_clusters: int | None = ...,
         min_confidence: float = ...,
         calibration_labels: str | PathLike[str] | None = ...,
+        ruled_out: str | PathLike[str] | None = ...,
         previous: str | PathLike[str] | None = ...,
         previous_result: str | None = ...,
         seed: int = ...,

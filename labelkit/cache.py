@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 
 
 def call_cached(function: Callable[..., Arrays], rows: NDArray[Any], *arguments: object) -> Arrays:
-    """Return ``function(rows, *arguments)``, from the cache folder if an earlier call had the same arguments.
+    """Return ``function(rows, *arguments)``, read from the cache if it was called with the same arguments before.
 
     Args:
         function: module-level function that returns a tuple of arrays that depend only on the arguments. The cache is
@@ -51,7 +51,7 @@ def call_cached(function: Callable[..., Arrays], rows: NDArray[Any], *arguments:
 
 
 def cache_files(kind: str, function: Callable[..., object], arguments: object, count: int = 1) -> list[Path]:
-    """Return the cache files for a call, named by a digest of its inputs; delete files unused for a week.
+    """Return the paths of a call's cache files, named by a digest of its inputs; delete files unused for a week.
 
     Args:
         kind: name of the folder in the cache folder.

@@ -43,7 +43,6 @@ class LabelkitError(Exception):
         super().__init__(where, problem, remedy)
 
     def __str__(self) -> str:
-        """Return ``where: problem. remedy``, possibly on several lines."""
         text = f"{self.where}: {self.problem}" if self.where else self.problem
         if self.remedy:
             # a list of problems ends with a line break
@@ -180,7 +179,7 @@ def output_exists_error(
     return OutputExistsError(str(where), f"already exists {state}".rstrip(), f"Pass {listed}. {note}".rstrip())
 
 
-def resource_error(error: OSError, where: str) -> ResourceError:
+def convert_os_error(error: OSError, where: str) -> ResourceError:
     """Convert an ``OSError`` from writing into an error with a remedy."""
     remedies = {
         errno.ENOSPC: (

@@ -31,7 +31,7 @@ class NotRegularFileError(OSError):
     """Raised for a pipe, device or socket, which labelkit never reads."""
 
 
-def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
+def open_regular_file(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
     """Open a regular file for reading; ``OSError`` for other files, such as a named pipe, on which ``open`` blocks."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -47,7 +47,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
 
 
 def find_similar_path(path: Path) -> Path | None:
-    """Return the path in the same folder that is most similar to a missing one, or ``None`` if there is none."""
+    """Find the path in the same folder that is most similar to a missing one; ``None`` if none is similar."""
     try:
         with os.scandir(path.parent) as entries:  # in very large folders, only some names
             beside = [entry.name for entry in islice(entries, _MAX_NAMES)]
@@ -59,7 +59,7 @@ def find_similar_path(path: Path) -> Path | None:
 
 
 def missing_path_remedy(path: Path) -> str:
-    """Return the remedy for a missing path, with a similar name if there is one."""
+    """Return the remedy for a missing path, which suggests a similar name if there is one."""
     near = find_similar_path(path)
     return "Check the name." if near is None else f"Did you mean `{near}`?"
 
@@ -71,14 +71,14 @@ def missing_store_remedy(path: Path) -> str:
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
     """Read a regular file; ``OSError`` if it has more than ``limit`` bytes."""
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         content = file.read(-1 if limit is None else limit + 1)
     if limit is not None and len(content) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", os.fspath(path))
     return content
 
 
-def table_encoding(start: bytes) -> str:
+def detect_encoding(start: bytes) -> str:
     """Detect the encoding of a table from its first bytes; see ``decode_table``."""
     return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
@@ -88,8 +88,8 @@ def normalize_column_name(name: str) -> str:
     return "_".join(name.lower().split())
 
 
-def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
-    """Return a reader for the rows of a CSV file, and the header.
+def open_csv_reader(file: TextIO, known_columns: Collection[str]) -> tuple[Any, list[str]]:
+    """Return a CSV reader for the rows of a file, and the header.
 
     The delimiter is the first of comma, semicolon and tab for which a column has a known lower-case name (with ``_``
     for spaces), otherwise the one with the most columns.
@@ -99,7 +99,7 @@ def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
         file.seek(0)
         names = next(csv.reader(file, delimiter=delimiter), [])
         columns[delimiter] = len(names)
-        if any({name.strip().lower(), normalize_column_name(name)} & {*known} for name in names):
+        if any({name.strip().lower(), normalize_column_name(name)} & {*known_columns} for name in names):
             break
     else:
         delimiter = max(columns, key=columns.__getitem__)
@@ -108,18 +108,18 @@ def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
     return reader, [name.strip() for name in next(reader, [])]
 
 
-def decode_table(raw: bytes, *, cut: bool = False) -> str:
+def decode_table(raw: bytes, *, truncated: bool = False) -> str:
     """Decode the text of a table: UTF-8, or UTF-16 with a byte order mark, as written by spreadsheets.
 
-    With ``cut``, the bytes are only the beginning of a file, and may end inside a character.
+    With ``truncated``, the bytes are only the beginning of a file, and may end inside a character.
     """
-    return codecs.getincrementaldecoder(table_encoding(raw))().decode(raw, final=not cut)
+    return codecs.getincrementaldecoder(detect_encoding(raw))().decode(raw, final=not truncated)
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 digest of a regular file as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
@@ -141,7 +141,7 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
-def parse_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
+def parse_json_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
     """Parse a JSON object and check its keys (see ``check_keys``); ``ValueError`` if the text is not a JSON object."""
     value = parse_json(text)
     if not isinstance(value, dict):
@@ -171,8 +171,8 @@ def read_json_object(
     keys: Mapping[str, type | tuple[type, ...]] | None = None,
     limit: int = MAX_JSON_BYTES,
 ) -> dict[str, Any]:
-    """Read a JSON object from a file of at most ``limit`` bytes and check its keys; see ``parse_object`` for errors."""
-    return parse_object(read_bytes(path, limit), keys)
+    """Read a JSON object from a file of at most ``limit`` bytes and check its keys; errors: ``parse_json_object``."""
+    return parse_json_object(read_bytes(path, limit), keys)
 
 
 def read_record(folder: Path, name: str, keys: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any] | None:

@@ -13,13 +13,12 @@ class Percent(float):
     __slots__ = ()
 
     def __str__(self) -> str:
-        """Return the percentage with one decimal."""
         return f"{self:.1f}"
 
 
-def percent(share: float) -> Percent:
+def percent(fraction: float) -> Percent:
     """Convert a fraction to a percentage; 0.97149 prints as ``97.1``."""
-    return Percent(100 * share)
+    return Percent(100 * fraction)
 
 
 def percent_range(low: float, high: float) -> str:
@@ -34,7 +33,7 @@ def join_first_few(texts: Iterable[str], limit: int = 3, separator: str = ", ") 
     return shown if more <= 0 else f"{shown}{' ' if separator == ', ' else separator}and {more:,} more"
 
 
-def one_line(error: BaseException, limit: int = 300) -> str:
+def to_one_line(error: BaseException, limit: int = 300) -> str:
     """Return an error message as one line of limited length."""
     return " ".join(str(error).split())[:limit] or type(error).__name__
 

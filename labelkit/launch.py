@@ -16,7 +16,7 @@ def run() -> None:
     try:
         from labelkit.__main__ import run as start
     except ImportError:
-        folder = editable_folder()
+        folder = find_editable_install()
         if folder is None:
             raise
         for name in [name for name in sys.modules if name.partition(".")[0] == "labelkit"]:
@@ -26,8 +26,8 @@ def run() -> None:
     start()
 
 
-def editable_folder() -> str | None:
-    """Return the folder of an editable install, or ``None`` for any other install."""
+def find_editable_install() -> str | None:
+    """Return the project folder of an editable install, or ``None`` for other installs."""
     try:
         origin = json.loads(distribution("labelkit-images").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:

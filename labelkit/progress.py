@@ -20,7 +20,7 @@ class Task:
         """Report ``n`` more completed units, with the latest values to show in ``info``."""
 
     def skip(self, n: int) -> None:
-        """Report ``n`` units that were already done or took no time, excluding them from the time estimate."""
+        """Report ``n`` units that were already done or took no time, and exclude them from the time estimate."""
 
 
 class Progress:

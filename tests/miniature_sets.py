@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.named.benchmark_classes import read_benchmark_classes
 from labelkit.data.named.masks import VOC_CLASSES
 from PIL import Image
 from scipy.io import savemat
@@ -114,7 +114,7 @@ def write_imagenet(root: Path, names: Sequence[str], *, train: int = 2, val: int
 
 def imagenet_names(name: str = "imagenet_100") -> tuple[str, ...]:
     """Published class folders."""
-    return benchmark_classes(name).folder_names
+    return read_benchmark_classes(name).folder_names
 
 
 def write_herbarium(root: Path, classes: Sequence[str] = ("1", "10", "2")) -> None:

@@ -26,7 +26,7 @@ from unittest.mock import patch
 from labelkit.commands.train.run import train_method
 from labelkit.errors import DivergenceError, LabelkitError
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.options.training import RunConfig
 from labelkit.progress import Progress, use_progress
 from labelkit.training import guards
@@ -114,7 +114,7 @@ class Trials:
         }
         if "index" in options:
             del placed["dataset"]
-        return resolve(self.config, preset="index" if "index" in options else "digits", overrides=placed).config
+        return resolve_config(self.config, preset="index" if "index" in options else "digits", overrides=placed).config
 
     def run(self, options: Mapping[str, object], expected: Found | None = None) -> Found | None:
         """Train with options; ``None`` if the run is another one than expected."""

@@ -199,7 +199,7 @@ def install() -> None:
     joined = SimpleNamespace(
         device=GPU, process_index=0, num_processes=1, scaler=None, autocast=nullcontext, wait_for_everyone=lambda: None
     )
-    devices.compute_device = lambda device: GPU  # type: ignore[assignment]
+    devices.resolve_device = lambda device: GPU  # type: ignore[assignment]
     devices.Accelerator = lambda **options: joined  # type: ignore[assignment,misc]
     seed_step, finish, log = trainer.seed_step, trainer.Trainer._finish_epoch, trainer.Trainer._log_step
 

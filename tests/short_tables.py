@@ -14,7 +14,7 @@ from labelkit.cli.main import main
 from labelkit.data.registry import load_dataset
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.pipelines.reproduce.options import ReproduceConfig
-from labelkit.pipelines.reproduce.tables import PublishedTable, Row, complete_command, find_dataset_arguments
+from labelkit.pipelines.reproduce.tables import PublishedTable, TableRow, complete_command, find_dataset_arguments
 from tests.miniature_sets import make_miniature, write_class_vectors
 
 _FILE = Path(__file__).with_name("data") / "short_tables.yaml"
@@ -42,7 +42,7 @@ def short_command(
     return with_options(command, options)
 
 
-def run_row(table: PublishedTable, row: Row, folder: Path) -> dict[str, float]:
+def run_row(table: PublishedTable, row: TableRow, folder: Path) -> dict[str, float]:
     """Run the commands of a row, and return its values.
 
     Raises:

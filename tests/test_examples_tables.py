@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from labelkit.cli.main import main
 from labelkit.pipelines.reproduce.options import ReproduceConfig
-from labelkit.pipelines.reproduce.tables import PublishedTable, available_tables, complete_command, read_table
+from labelkit.pipelines.reproduce.tables import PublishedTable, complete_command, list_available_tables, read_table
 from tests.pages import PAGES, ROOT
 from tests.short_tables import run_row
 
@@ -26,7 +26,7 @@ def published(table: PublishedTable) -> set[tuple[tuple[str, float | None], ...]
 def test_a_stand_in_says_that_it_is_one_and_has_numbers_of_the_published_table(path: Path) -> None:
     table, original = read_table(str(path)), read_table(path.stem.removeprefix("small-"))
 
-    assert path.stem not in available_tables()
+    assert path.stem not in list_available_tables()
     assert table.place.startswith("stand-in for Table ")
     assert table.note.startswith("A stand-in: ")
     assert published(table) <= published(original)

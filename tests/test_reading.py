@@ -11,9 +11,9 @@ from labelkit.files import (
     NotRegularFileError,
     find_similar_path,
     missing_path_remedy,
-    open_regular,
+    open_regular_file,
     parse_json,
-    parse_object,
+    parse_json_object,
     read_bytes,
     read_record,
     sha256_file,
@@ -52,11 +52,11 @@ def test_no_other_module_opens_files() -> None:
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(NotRegularFileError):
-        open_regular(tmp_path / "pipe")
+        open_regular_file(tmp_path / "pipe")
     with pytest.raises(IsADirectoryError):
-        open_regular(tmp_path)
+        open_regular_file(tmp_path)
     with pytest.raises(NotRegularFileError):
-        open_regular("/dev/null")
+        open_regular_file("/dev/null")
 
 
 def test_a_file_has_at_most_the_bytes_that_are_allowed(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_json_within_the_limits_is_what_it_means() -> None:
     [("[]", "no"), ("{}", "a is missing"), ('{"a": "1"}', "a is a str"), ('{"a": true}', "a is a bool")],
 )
 def test_an_object_has_the_keys_that_are_asked_for(text: str, problem: str) -> None:
-    assert parse_object('{"a": 1}', {"a": float}) == {"a": 1}
+    assert parse_json_object('{"a": 1}', {"a": float}) == {"a": 1}
     with pytest.raises(ValueError, match=problem):
-        parse_object(text, {"a": float})
+        parse_json_object(text, {"a": float})
 
 
 def test_a_damaged_record_of_a_cache_is_told_from_an_absent_one(tmp_path: Path) -> None:

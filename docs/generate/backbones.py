@@ -7,8 +7,8 @@ import torch
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.registry import BackboneInfo, build_backbone, list_backbones
 from labelkit.models.backbones.vit import SMALL_VITS
-from labelkit.models.weights.published import PREFERRED_BACKBONES, embedding_size
-from labelkit.options.presets import shipped_presets
+from labelkit.models.weights.published import PREFERRED_BACKBONES, embedding_image_size
+from labelkit.options.presets import find_bundled_presets
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -34,7 +34,7 @@ def used_backbones() -> list[str]:
     own = [*SMALL_VITS, *CONVNETS]
     tagged = set(list_backbones())
     known = tagged | {name.split(".", 1)[0] for name in tagged}
-    folder = shipped_presets()
+    folder = find_bundled_presets()
     files = [] if folder is None else sorted(folder.glob("*/*.yaml"))
     words = {word.rstrip(".") for path in files for word in _NAMED.findall(path.read_text())}
     named = (words | set(PREFERRED_BACKBONES)) & known - set(own)
@@ -45,7 +45,7 @@ def used_backbones() -> list[str]:
 def count_backbone(name: str) -> tuple[BackboneInfo, NetworkCounts]:
     """Count a backbone for one color image of the size that `labelkit embed` makes."""
     with torch.device("meta"):  # neither memory nor time for weights
-        backbone = build_backbone(name, image_size=embedding_size(name))
+        backbone = build_backbone(name, image_size=embedding_image_size(name))
     info = backbone.info
     return info, count_network(backbone, (info.in_channels, info.image_size, info.image_size))
 

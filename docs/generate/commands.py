@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from labelkit.api import python_name
+from labelkit.api import to_python_name
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, PANELS, build_app
 from labelkit.cli.options import COMMON_PANEL
 from labelkit.options.base import (
     BaseConfig,
     allows_none,
-    bounds,
-    choices,
     command_line_name,
+    describe_bounds,
     format_value,
+    list_choices,
     metavar,
     read_field_extra,
 )
@@ -117,7 +117,7 @@ def _in_python(words: Words, config: type[BaseConfig] | None) -> str:
     needed = ", ".join(f"{name}=..." for name, field in config.model_fields.items() if field.is_required())
     return page(
         "## From Python",
-        block(f"labelkit.{'.'.join(map(python_name, words))}({needed})", "python"),
+        block(f"labelkit.{'.'.join(map(to_python_name, words))}({needed})", "python"),
         "Every option is a keyword argument. The attribute `values` of the result contains the keys below.",
     )
 
@@ -158,8 +158,8 @@ def _row(parameter: Any, config: type[BaseConfig] | None) -> list[str]:
     if field is None:
         words = re.sub(r"\\\[", "[", parameter.help or "")
         return [names, code(parameter.metavar or ""), "", text(words)]
-    known = choices(field.annotation)
-    limits = bounds(field)
+    known = list_choices(field.annotation)
+    limits = describe_bounds(field)
     value = "" if field.annotation is bool else code(metavar(field.annotation))
     if known and metavar(field.annotation) == f"[{'|'.join(known)}]":
         value = " ".join(code(choice) for choice in (*known, *(["none"] if allows_none(field.annotation) else [])))

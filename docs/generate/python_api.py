@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 import labelkit
-from labelkit.api import python_name
+from labelkit.api import to_python_name
 from labelkit.commands.table import all_commands
 
 from docstrings import markdown
@@ -37,7 +37,7 @@ def _door_page() -> Page:
     """Return the page of what ``import labelkit`` offers: a function per command, results, stores."""
     rows = []
     for words, command in all_commands().items():
-        name = f"labelkit.{'.'.join(map(python_name, words))}"
+        name = f"labelkit.{'.'.join(map(to_python_name, words))}"
         rows.append([f"[`{name}`](../reference/commands/{'/'.join(words)}.md#from-python)", text(command.text)])
     return Page(
         "python/index.md",

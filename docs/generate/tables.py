@@ -15,7 +15,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.registry import BackboneInfo
 from labelkit.models.backbones.vit import SMALL_VITS
-from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name
+from labelkit.options.presets import list_presets, preset_folder_name, read_preset_command, read_preset_comment
 
 from generate.backbones import NetworkCounts, count_backbone, used_backbones
 from generate.markdown import Page, block, code, facts, page, table, text
@@ -44,7 +44,7 @@ def _methods() -> str:
         assert found is not None, module
         assert found.origin is not None, module
         told = ast.get_docstring(ast.parse(Path(found.origin).read_text())) or ""
-        presets = available_presets(spec.config)
+        presets = list_presets(spec.config)
         sections.append(
             page(
                 f"## {name}",
@@ -102,11 +102,14 @@ def _images(spec: DatasetSpec) -> str:
 def _presets() -> str:
     sections = []
     for config_class in CONFIG_CLASSES:
-        presets = available_presets(config_class)
+        presets = list_presets(config_class)
         if not presets:
             continue
         words = " ".join(config_class.command)
-        rows = [[code(name), code(preset_command(path)), text(preset_comment(path))] for name, path in presets.items()]
+        rows = [
+            [code(name), code(read_preset_command(path)), text(read_preset_comment(path))]
+            for name, path in presets.items()
+        ]
         sections.append(
             page(
                 f"## {words} {{#{'-'.join(config_class.command)}}}",
@@ -128,15 +131,15 @@ def preset_value_pages() -> list[Page]:
     """Return a page for each command with presets: every value of each, with what its file says of the source."""
     pages = []
     for config_class in CONFIG_CLASSES:
-        presets = available_presets(config_class)
+        presets = list_presets(config_class)
         if not presets:
             continue
         words, folder = " ".join(config_class.command), preset_folder_name(config_class.command)
         sections = [
             page(
                 f"## {name}",
-                code(preset_command(path)),
-                text(preset_comment(path)),
+                code(read_preset_command(path)),
+                text(read_preset_comment(path)),
                 table(
                     ["Option", "Value", "Source"],
                     [[code(option), code(value), text(place)] for option, value, place in preset_lines(path)],

@@ -8,23 +8,18 @@ from typing import TYPE_CHECKING
 from labelkit.imports import lazy_getattr
 
 if TYPE_CHECKING:
-    from labelkit.algorithms.attention import (
-        alignment_energy,
-        attention_entropy,
-        attention_update,
-        prior_energy,
-    )
+    from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
     from labelkit.algorithms.calibration import (
         ColumnProbability,
-        Reliability,
-        RiskCoverage,
+        ReliabilityCurve,
+        RiskCoverageCurve,
         column_probability,
         fit_temperature,
         fit_temperatures,
         group_means,
         leave_one_out_agreement,
-        reliability,
-        risk_coverage,
+        reliability_curve,
+        risk_coverage_curve,
         softmax,
     )
     from labelkit.algorithms.clustering import (
@@ -35,16 +30,16 @@ if TYPE_CHECKING:
         semi_supervised_kmeans,
         spherical_kmeans,
     )
-    from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
+    from labelkit.algorithms.feature_probes import knn_probabilities, linear_probe, logistic_regression
     from labelkit.algorithms.indexes import ApproximateSearch, build_index
-    from labelkit.algorithms.matching import Matching, contingency, match_clusters
+    from labelkit.algorithms.matching import Matching, cross_tabulate, match_clusters
     from labelkit.algorithms.neighbors import ExactSearch, knn
     from labelkit.algorithms.num_classes import (
         NumClassesEstimate,
         NumClassesSearch,
         bounded_integer_search,
-        candidate_numbers,
-        choose_by_density,
+        candidate_class_counts,
+        choose_num_classes_by_density,
         estimate_num_classes,
     )
     from labelkit.algorithms.prototypes import (
@@ -53,15 +48,15 @@ if TYPE_CHECKING:
         measure_spread,
         rms_cosine_bound,
         spread_prototypes,
-        uniformity,
-        uniformity_gradient,
+        uniformity_loss,
+        uniformity_loss_and_gradient,
     )
     from labelkit.algorithms.sinkhorn import (
         LinearScores,
         SinkhornResult,
         balanced_labels,
+        build_prior,
         cluster_sizes,
-        make_prior,
         solve_assignment,
         sort_prior_by_cluster_size,
     )
@@ -75,8 +70,8 @@ __all__ = [
     "ExactSearch",
     "LinearScores",
     "Matching",
-    "Reliability",
-    "RiskCoverage",
+    "ReliabilityCurve",
+    "RiskCoverageCurve",
     "SemiSupervisedClustering",
     "Spread",
     "SinkhornResult",
@@ -86,38 +81,38 @@ __all__ = [
     "balanced_labels",
     "bounded_integer_search",
     "build_index",
-    "choose_by_density",
+    "choose_num_classes_by_density",
     "cluster_sizes",
-    "candidate_numbers",
+    "candidate_class_counts",
     "column_probability",
-    "contingency",
+    "cross_tabulate",
     "estimate_num_classes",
     "fit_temperature",
     "fit_temperatures",
     "group_means",
     "kmeans",
     "knn",
-    "knn_votes",
+    "knn_probabilities",
     "leave_one_out_agreement",
     "linear_probe",
     "logistic_regression",
-    "make_prior",
+    "build_prior",
     "match_clusters",
     "max_cosine_bound",
     "measure_spread",
     "nearest_centroids",
     "sort_prior_by_cluster_size",
     "prior_energy",
-    "reliability",
-    "risk_coverage",
+    "reliability_curve",
+    "risk_coverage_curve",
     "rms_cosine_bound",
     "semi_supervised_kmeans",
     "softmax",
     "solve_assignment",
     "spherical_kmeans",
     "spread_prototypes",
-    "uniformity",
-    "uniformity_gradient",
+    "uniformity_loss",
+    "uniformity_loss_and_gradient",
 ]
 
 __getattr__ = lazy_getattr(__name__)

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.neighbors import knn
-from labelkit.algorithms.row_blocks import blocks, column_sums
+from labelkit.algorithms.row_blocks import column_sums, row_slices
 
 MAX_SERVED = 5_000
 """Maximum number of rows over which facility location is summed."""
@@ -43,8 +43,8 @@ Rows = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 
-class Candidates:
-    """Pool of samples still eligible for labeling, which excludes near-duplicates of samples already chosen.
+class CandidatePool:
+    """Samples that can still be chosen for labeling; near-duplicates of chosen samples are excluded.
 
     Args:
         rows: (n, d).
@@ -61,7 +61,7 @@ class Candidates:
         # relative to the mean, so that float32 is precise enough for rows that are very similar
         self._mean: NDArray[np.float64] = column_sums(rows) / len(rows)
         self._near: Rows = np.empty(rows.shape, dtype=np.float32)
-        for block in blocks(*rows.shape):
+        for block in row_slices(*rows.shape):
             self._near[block] = rows[block] - self._mean
         self._squares: Rows = _squares(self._near)
         between = 2 * float(self._squares.sum(dtype=np.float64)) / len(rows)
@@ -78,23 +78,23 @@ class Candidates:
         self.eligible[chosen] = False
         others: Rows = (self.rows[chosen] - self._mean).astype(np.float32)
         squares: Rows = _squares(others)
-        for block in blocks(len(self._near), max(others.shape)):
+        for block in row_slices(len(self._near), max(others.shape)):
             apart = self._squares[block, None] + squares - 2 * self._near[block] @ others.T
             self.eligible[block] &= apart.min(axis=1, initial=np.inf) > self._limit
 
-    def take_best(self, scores: NDArray[np.float64], tie: float = 0.0) -> int | None:
-        """Return and exclude the row with the highest score (n,), the first if tied; ``None`` if none is left."""
+    def take_best(self, scores: NDArray[np.float64], tie_tolerance: float = 0.0) -> int | None:
+        """Choose and exclude the eligible row with the highest score (n,); return ``None`` if no row is eligible."""
         if not self.eligible.any():
             return None
         values = np.where(self.eligible, scores, -np.inf)
-        row = int(np.flatnonzero(values >= values.max() - tie)[0])
+        row = int(np.flatnonzero(values >= values.max() - tie_tolerance)[0])
         self.exclude(np.array([row]))
         return row
 
 
 @dataclass(frozen=True)
 class NearestClasses:
-    """Nearest and second-nearest class of each sample, with the uncertainty between the two."""
+    """The two classes nearest to each sample, with the uncertainty between them."""
 
     first: Ids  # (n,) int64, the nearest class
     second: Ids  # (n,) int64, the second nearest
@@ -103,8 +103,8 @@ class NearestClasses:
     uncertainty: NDArray[np.float64]
 
 
-def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> NearestClasses:
-    """Find the two classes nearest to each sample, measured by the distance to the nearest example of the class.
+def find_nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> NearestClasses:
+    """Find the two classes nearest to each sample; the distance to a class is that to its nearest example.
 
     Args:
         rows: (n, d).
@@ -127,7 +127,7 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
     shifted = held - mean
     squares = _squares(shifted)
     two = np.empty((len(points), 2), dtype=np.int64)
-    for block in blocks(len(points), max(held.shape)):
+    for block in row_slices(len(points), max(held.shape)):
         part = points[block] - mean
         distances = _squares(part)[:, None] + squares - 2 * part @ shifted.T
         nearest = np.minimum.reduceat(np.maximum(distances, 0), starts, axis=1)
@@ -143,11 +143,11 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
     return NearestClasses(known[two[:, 0]], known[two[:, 1]], near, uncertainty)
 
 
-def choose_covering(
+def choose_for_coverage(
     rows: Rows,
     count: int,
     labeled: Ids,
-    candidates: Candidates,
+    candidates: CandidatePool,
     *,
     generator: np.random.Generator,
     weights: ArrayLike | None = None,
@@ -177,8 +177,8 @@ def choose_covering(
     gain = _Gain(points, amounts, np.minimum(find_nearest(points, known)[1], farthest))
     tie = _TIE * farthest * float(amounts.sum())
     bounds = np.empty(len(rows))
-    for block in blocks(len(rows), max(points.shape)):
-        bounds[block] = gain.exact_gains(rows[block]) if len(labeled) else gain.upper_bound(rows[block])
+    for block in row_slices(len(rows), max(points.shape)):
+        bounds[block] = gain.compute_exact_gains(rows[block]) if len(labeled) else gain.compute_gain_bounds(rows[block])
     chosen: list[int] = []
     gains: list[float] = []
     while len(chosen) < count:
@@ -189,7 +189,7 @@ def choose_covering(
         chosen.append(row)
         gains.append(found / len(served))
         candidates.exclude(np.array([row]))
-        gain.choose(rows[row])
+        gain.add(rows[row])
     return np.array(chosen, dtype=np.int64), np.array(gains)
 
 
@@ -208,18 +208,18 @@ class _Gain:
         self._squares: NDArray[np.float64] = _squares(self._points)
         self._amounts, self._nearest = amounts, nearest
 
-    def exact_gains(self, rows: Rows) -> NDArray[np.float64]:
-        """Compute the exact gains (n,) float64 from choosing each of the rows."""
+    def compute_exact_gains(self, rows: Rows) -> NDArray[np.float64]:
+        """Compute the exact gain (n,) float64 from choosing each row."""
         return np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
 
-    def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
+    def compute_gain_bounds(self, rows: Rows) -> NDArray[np.float64]:
         """Compute upper bounds (n,) on the gains, valid if no distance exceeds that to the nearest chosen row."""
         total = float((self._nearest - self._squares) @ self._amounts)
         sums = total - _squares(rows, np.float64) * float(self._amounts.sum())
         return np.asarray(sums + 2 * rows @ (self._amounts @ self._points))
 
-    def choose(self, row: NDArray[np.float32]) -> None:
-        """Add a row to the chosen rows, and update the distances to the nearest chosen row."""
+    def add(self, row: NDArray[np.float32]) -> None:
+        """Mark a row as chosen, and update the distances to the nearest chosen row."""
         self._nearest = np.minimum(self._nearest, self._apart(row[None])[0])
 
     def _apart(self, rows: Rows) -> NDArray[np.float64]:
@@ -250,13 +250,13 @@ def _best_row(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) 
             return row, float(bounds[row])
         if len(stale) > _BOUNDS_AT_ONCE:
             stale = np.sort(stale[np.argpartition(-bounds[stale], _BOUNDS_AT_ONCE - 1)[:_BOUNDS_AT_ONCE]])
-        bounds[stale], fresh[stale] = gain.exact_gains(rows[stale]), True
+        bounds[stale], fresh[stale] = gain.compute_exact_gains(rows[stale]), True
 
 
 def choose_typical(
-    rows: Rows, count: int, labeled: Ids, candidates: Candidates, *, generator: np.random.Generator
+    rows: Rows, count: int, labeled: Ids, candidates: CandidatePool, *, generator: np.random.Generator
 ) -> tuple[Ids, NDArray[np.float64], Ids]:
-    """Choose the most typical sample of each cluster without a label, starting with the largest cluster (TypiClust).
+    """Choose the most typical sample of each cluster that has no label, largest clusters first (TypiClust).
 
     The number of clusters is the number of existing and future labels, at most ``MAX_CLUSTERS``. The typicality of a
     row is the inverse of the mean distance to its 20 nearest neighbors in the cluster. Once every cluster has a label,
@@ -308,7 +308,7 @@ def _typicality(members: Rows) -> NDArray[np.float64]:
     return np.asarray(1 / np.maximum(mean, 1e-12))
 
 
-def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates) -> tuple[Ids, NDArray[np.float64]]:
+def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: CandidatePool) -> tuple[Ids, NDArray[np.float64]]:
     """Choose samples one by one, each farthest from all labeled and chosen samples (greedy k-center).
 
     Without any label, the first choice is the row nearest to the mean.
@@ -331,7 +331,7 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
     return np.array(chosen, dtype=np.int64), np.array(distances)
 
 
-def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
+def choose_best(scores: ArrayLike, count: int, candidates: CandidatePool) -> Ids:
     """Choose the highest-scoring samples, skipping near-duplicates of chosen samples; ties go to the earlier sample.
 
     Args:
@@ -347,7 +347,7 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
 
 
 def find_nearest(points: Rows, references: Rows) -> tuple[Ids, NDArray[np.float64]]:
-    """Find the reference (m, d) nearest to each point (n, d), and its squared distance; ties go to the earlier one.
+    """Find each point's (n, d) nearest reference (m, d) and its squared distance; ties go to the first reference.
 
     Returns:
         (n,) int64, -1 if there are no references; (n,) float64, infinity if there are none.
@@ -355,7 +355,7 @@ def find_nearest(points: Rows, references: Rows) -> tuple[Ids, NDArray[np.float6
     if not len(references):
         return np.full(len(points), -1, dtype=np.int64), np.full(len(points), np.inf)
     nearest, found = nearest_centroids(points, references), np.empty(len(points))
-    for block in blocks(*points.shape):
+    for block in row_slices(*points.shape):
         apart = points[block].astype(np.float64) - references[nearest[block]]
         found[block] = _squares(apart)
     return nearest, found

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from labelkit.algorithms.homographies import normalized_homography, normalized_points
+from labelkit.algorithms.homographies import normalize_homography, normalize_points
 from labelkit.errors import ConfigError
 
 # Shorter side to which images are resized, in pixels; largest simulated tilt, as a power of the square root of 2
@@ -82,7 +82,7 @@ def find_keypoints(image: NDArray[np.uint8]) -> Keypoints:
 
 
 def match_images(first: Keypoints, second: Keypoints) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Decide from their keypoints whether two images show the same object.
+    """Decide whether two images show the same object, based on their keypoints.
 
     Args:
         first: keypoints of the first image.
@@ -107,8 +107,8 @@ def match_images(first: Keypoints, second: Keypoints) -> tuple[NDArray[np.float6
     inliers = inside.reshape(-1).astype(bool)
     if inliers.sum() < _MIN_INLIERS or inliers.mean() < _MIN_INLIER_RATIO:
         return None
-    moved = normalized_homography(found, first.size, second.size)
-    places = [normalized_points(start[inliers], first.size), normalized_points(end[inliers], second.size)]
+    moved = normalize_homography(found, first.size, second.size)
+    places = [normalize_points(start[inliers], first.size), normalize_points(end[inliers], second.size)]
     aspect = (first.size[1] / first.size[0], second.size[1] / second.size[0])
     if not is_plausible_homography(moved, places[0], aspect):
         return None

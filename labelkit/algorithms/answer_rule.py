@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import group_means, softmax
-from labelkit.algorithms.confidences import Confidences, confidences
-from labelkit.algorithms.row_blocks import StoredRows, blocks, rows_per_block, square_roots
+from labelkit.algorithms.confidences import Predictions, calibrate_predictions
+from labelkit.algorithms.row_blocks import StoredRows, row_slices, rows_per_block, square_roots
 
 Doubles = NDArray[np.float64]
 
@@ -62,8 +62,8 @@ class PredictionRule:
     group_weight: float = 1.0  # weight of new groups, in (0, 1]; the classifier distributes the rest
     own_group: Doubles | float = 1.0  # (c,) factors >= 1 by which each class is weighted if it is the image's own group
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return the arrays of the rule as a dictionary to be stored in a result."""
+    def to_arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Convert the rule to a dictionary of arrays that can be stored in a result."""
         found: dict[str, NDArray[np.generic]] = {
             "class_columns": self.class_columns,
             "shares": self.shares,
@@ -112,7 +112,7 @@ class PredictionRule:
         )
 
     def predict_without_neighbors(self, features: NDArray[np.float32]) -> Doubles:
-        """Compute group probabilities (m, k) from scaled features (m, d), without neighbors; rows sum to at most 1."""
+        """Compute group probabilities (m, k) from scaled features (m, d) alone; rows sum to at most 1."""
         k = len(self.class_of_group)
         found = np.zeros((len(features), k)) if self.groups is None else self.groups(features)
         if self.classifier is None:
@@ -121,18 +121,18 @@ class PredictionRule:
         if self.groups is None:
             found[:, columns] = by_class
             return found
-        return blend_classifier(
+        return blend_with_classifier(
             found,
             by_class,
             columns,
             self.class_of_group < 0,
-            share=self.classifier_share,
+            classifier_share=self.classifier_share,
             group_weight=self.group_weight,
             own_group=self.own_group,
         )
 
-    def blend_neighbors(self, features: NDArray[np.float32], neighbor_average: Doubles | None) -> Doubles:
-        """Compute group probabilities (m, k) from scaled features (m, d) and nearest neighbors; rows sum to 1.
+    def predict_with_neighbors(self, features: NDArray[np.float32], neighbor_average: Doubles | None) -> Doubles:
+        """Compute group probabilities (m, k) from scaled features (m, d) and the nearest neighbors; rows sum to 1.
 
         Args:
             features: scaled features of images that are not stored rows.
@@ -145,7 +145,7 @@ class PredictionRule:
         return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
 
     def average_neighbor_probabilities(self, cosines: NDArray[np.floating[Any]], indices: NDArray[np.int64]) -> Doubles:
-        """Average the group probabilities (m, k) of the nearest stored images, weighted by cosine; 0 if none is near.
+        """Average the group probabilities (m, k) of nearby stored images, weighted by cosine; 0 if none is near.
 
         Args:
             cosines: (m, b) cosines to the nearest stored rows.
@@ -156,7 +156,7 @@ class PredictionRule:
         mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[indices].astype(np.float64))
         return np.where(totals > 0, mixed / np.where(totals > 0, totals, 1), 0)
 
-    def predict(self, embeddings: NDArray[np.float32], stored: Any) -> Confidences:
+    def predict(self, embeddings: NDArray[np.float32], stored: Any) -> Predictions:
         """Predict the group and the confidence of each image from its embedding.
 
         Args:
@@ -168,9 +168,9 @@ class PredictionRule:
         """
         shares = self.predict_probabilities(embeddings, stored)
         if self.temperature is not None:
-            return confidences(shares, self.class_of_group, self.temperature)
+            return calibrate_predictions(shares, self.class_of_group, self.temperature)
         unknown = np.full(len(shares), np.nan)
-        found = confidences(shares, self.class_of_group, 1.0)
+        found = calibrate_predictions(shares, self.class_of_group, 1.0)
         return replace(found, confidence=unknown, margin=unknown)
 
     def predict_probabilities(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
@@ -178,7 +178,8 @@ class PredictionRule:
         rows = square_roots(embeddings) if self.square_roots else embeddings
         lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _EPSILON)
         features = (rows / lengths if self.unit_rows else rows).astype(np.float32)
-        return self.blend_neighbors(features, self._average_nearest(rows / lengths, stored) if self.alpha > 0 else None)
+        average = self._average_nearest(rows / lengths, stored) if self.alpha > 0 else None
+        return self.predict_with_neighbors(features, average)
 
     def _average_nearest(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
         """Average the group probabilities (m, k) of the stored images nearest to unit-norm queries (m, d)."""
@@ -188,7 +189,7 @@ class PredictionRule:
         best = np.zeros((len(queries), 0), dtype=np.float32)
         places = np.zeros((len(queries), 0), dtype=np.int64)
         all_cosines = np.empty((len(queries), min(len(rows), rows_per_block(rows.shape[1]))), dtype=np.float32)
-        for block in blocks(*rows.shape):
+        for block in row_slices(*rows.shape):
             part = rows[block]
             lengths = np.linalg.norm(part, axis=1)
             cosines = all_cosines[:, : len(part)]  # allocating memory for each block would take a tenth of the time
@@ -217,34 +218,35 @@ def _largest_columns(values: NDArray[np.floating[Any]], k: int) -> NDArray[np.in
     return np.sort(np.argpartition(-values, k - 1, axis=1)[:, :k], axis=1)
 
 
-def blend_classifier(
-    shares: Doubles,
-    by_class: Doubles,
+def blend_with_classifier(
+    group_probabilities: Doubles,
+    class_probabilities: Doubles,
     columns: NDArray[np.int64],
     is_new: NDArray[np.bool_],
     *,
-    share: float,
+    classifier_share: float,
     group_weight: float,
     own_group: Doubles | float,
 ) -> Doubles:
-    """Blend group probabilities (m, k) of images with a classifier's class probabilities (m, c), preserving row sums.
+    """Blend the group probabilities (m, k) of images with class probabilities (m, c), preserving row sums.
 
     Args:
-        shares: (m, k) from the groups alone.
-        by_class: (m, c) from the classifier.
+        group_probabilities: (m, k) from the groups alone.
+        class_probabilities: (m, c) from the classifier.
         columns: (c,) group of each class.
         is_new: (k,) whether a group is a new class.
-        share: fraction of the known groups' probability that the classifier distributes, in [0, 1].
+        classifier_share: fraction of the known groups' probability that the classifier distributes, in [0, 1].
         group_weight: fraction of new groups' probability that they keep, in (0, 1]; the classifier gets the rest.
         own_group: factor(s) (c,) >= 1 by which the classifier's probability of the class of an image's own group is
             weighted.
     """
-    by_class = by_class * (1 + (own_group - 1) * shares[:, columns])
-    by_class /= by_class.sum(axis=1, keepdims=True)
-    known = shares[:, columns].sum(axis=1, keepdims=True)
-    lost = (1 - group_weight) * shares[:, is_new].sum(axis=1, keepdims=True)
-    blended = np.where(is_new, group_weight * shares, shares)
-    blended[:, columns] = (1 - share) * shares[:, columns] + (share * known + lost) * by_class
+    class_probabilities = class_probabilities * (1 + (own_group - 1) * group_probabilities[:, columns])
+    class_probabilities /= class_probabilities.sum(axis=1, keepdims=True)
+    known = group_probabilities[:, columns].sum(axis=1, keepdims=True)
+    lost = (1 - group_weight) * group_probabilities[:, is_new].sum(axis=1, keepdims=True)
+    blended = np.where(is_new, group_weight * group_probabilities, group_probabilities)
+    blended[:, columns] *= 1 - classifier_share
+    blended[:, columns] += (classifier_share * known + lost) * class_probabilities
     return blended
 
 
@@ -253,8 +255,8 @@ def build_nearest_mean_rule(
     group_ids: NDArray[np.int64],
     is_new: NDArray[np.bool_],
     *,
-    scaled: bool,
-    roots: bool = False,
+    unit_rows: bool,
+    square_roots: bool = False,
 ) -> PredictionRule:
     """Build a rule that assigns each image to the group with the nearest mean and reports no confidence.
 
@@ -262,13 +264,13 @@ def build_nearest_mean_rule(
         features: (n, d).
         group_ids: (n,) in ``[0, k)``.
         is_new: (k,).
-        scaled: whether features are embeddings scaled to unit length.
-        roots: whether features are the square roots of embeddings.
+        unit_rows: whether features are embeddings scaled to unit length.
+        square_roots: whether features are the square roots of embeddings.
     """
     means = group_means(features, group_ids, len(is_new))
     return PredictionRule(
         class_of_group=np.where(is_new, -1, 0),
-        unit_rows=scaled,
+        unit_rows=unit_rows,
         classifier=None,
         class_columns=np.zeros(0, dtype=np.int64),
         groups=build_nearest_mean_classifier(means, 1.0),
@@ -276,7 +278,7 @@ def build_nearest_mean_rule(
         alpha=0.0,
         shares=np.zeros((0, len(is_new)), dtype=np.float32),
         temperature=None,
-        square_roots=roots,
+        square_roots=square_roots,
     )
 
 

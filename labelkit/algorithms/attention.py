@@ -117,7 +117,7 @@ def prior_energy(keys: Tensor) -> Tensor:
 
 
 def attention_entropy(keys: Tensor, queries: Tensor, *, beta: float) -> Tensor:
-    """Compute the entropy of the attention weights that keys assign to the queries, divided by log s.
+    """Compute the entropy of the attention weights that each key assigns to the s queries, divided by log s.
 
     Args:
         keys: ``(b, h, t, d)`` float.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.matching import as_ids
+from labelkit.algorithms.matching import validate_ids
 
 # Range of temperatures tried, as multiples of the spread of the scores, and grid size before the search is refined.
 _SPREADS = (1e-3, 1e3)
@@ -23,7 +23,7 @@ _GRID = 61
 
 @dataclass(frozen=True, slots=True)
 class ColumnProbability:
-    """Softmax probability of one chosen column per sample, with its margin and the runner-up column.
+    """Softmax probability of one chosen column per sample, the margin over the other columns, and the runner-up.
 
     Attributes:
         confidence: (n,) float64 in [0, 1], probability of the chosen column.
@@ -38,8 +38,8 @@ class ColumnProbability:
 
 
 @dataclass(frozen=True, slots=True)
-class Reliability:
-    """Reliability diagram, which compares confidence with accuracy in b bins of equal width.
+class ReliabilityCurve:
+    """Mean confidence and accuracy in b confidence bins of equal width.
 
     Attributes:
         edges: (b + 1,) float64, from 0 to 1; a bin includes its lower edge, and the last bin also includes 1.
@@ -76,8 +76,8 @@ class Reliability:
 
 
 @dataclass(frozen=True, slots=True)
-class RiskCoverage:
-    """Risk-coverage curve: the error rate as the least confident samples are removed one by one.
+class RiskCoverageCurve:
+    """Error rates on the 1, 2, ..., n most confident samples.
 
     Attributes:
         coverage: (n,) float64, fraction of samples kept: 1/n, 2/n, ..., 1.
@@ -89,16 +89,16 @@ class RiskCoverage:
     risk: NDArray[np.float64]
     aurc: float
 
-    def accuracy_at(self, share: float) -> float:
-        """Return the accuracy among the ``ceil(share * n)`` most confident samples.
+    def accuracy_at_coverage(self, coverage: float) -> float:
+        """Return the accuracy on the ``ceil(coverage * n)`` most confident samples.
 
         Raises:
-            ValueError: share is not in (0, 1].
+            ValueError: coverage is not in (0, 1].
         """
-        if not 0 < share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {share}")
+        if not 0 < coverage <= 1:
+            raise ValueError(f"coverage must be in (0, 1], got {coverage}")
         # Without the small number, rounding could raise 0.8 * 5 above 4.
-        kept = max(1, math.ceil(share * len(self.risk) - 1e-9))
+        kept = max(1, math.ceil(coverage * len(self.risk) - 1e-9))
         return float(1 - self.risk[kept - 1])
 
 
@@ -113,7 +113,7 @@ def group_means(features: ArrayLike, group_ids: ArrayLike, num_groups: int) -> N
     Raises:
         ValueError: shapes do not match, or an id is out of range.
     """
-    rows, groups = np.asarray(features), as_ids(group_ids, "group_ids")
+    rows, groups = np.asarray(features), validate_ids(group_ids, "group_ids")
     if rows.ndim != 2 or len(rows) != len(groups):
         raise ValueError(f"features must have shape ({len(groups)}, d), got {rows.shape}")
     if groups.max() >= num_groups:
@@ -146,7 +146,7 @@ def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
 
 
 def column_probability(scores: ArrayLike, chosen: ArrayLike, temperature: float) -> ColumnProbability:
-    """Compute the softmax probability of one chosen column per sample, its margin and the runner-up column.
+    """Compute the softmax probability of one chosen column per sample, with its margin and the runner-up column.
 
     Args:
         scores: (n, k), see :func:`softmax`.
@@ -218,7 +218,7 @@ def fit_temperatures(
     weights: ArrayLike | None = None,
     cautions: Sequence[float],
 ) -> list[float]:
-    """Fit one temperature for each given caution value, sharing a single search; see :func:`fit_temperature`."""
+    """Fit one temperature per caution value, with a single grid search; see :func:`fit_temperature`."""
     values = _as_scores(scores)
     columns = _as_columns(chosen, values.shape)
     right = _as_shares(correct, len(columns), "correct")
@@ -268,10 +268,10 @@ def _bisect_last_below(loss: Callable[[float], float], near: float, far: float, 
     return near
 
 
-def reliability(
+def reliability_curve(
     confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 10, weights: ArrayLike | None = None
-) -> Reliability:
-    """Compare confidence with accuracy in equal-width confidence bins.
+) -> ReliabilityCurve:
+    """Compute the mean confidence and the accuracy in confidence bins of equal width.
 
     Args:
         confidence: (n,) in [0, 1], n >= 1.
@@ -296,11 +296,11 @@ def reliability(
     np.divide(np.bincount(bins, amounts * right, num_bins), weight, out=accuracy, where=weight > 0)
     share = weight / weight.sum()
     gaps = np.where(weight > 0, np.abs(np.nan_to_num(accuracy) - np.nan_to_num(mean_confidence)), 0)
-    return Reliability(edges, count, share, mean_confidence, accuracy, float((share * gaps).sum()))
+    return ReliabilityCurve(edges, count, share, mean_confidence, accuracy, float((share * gaps).sum()))
 
 
-def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
-    """Compute the error rate among the most confident samples at every level of coverage.
+def risk_coverage_curve(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverageCurve:
+    """Compute the error rate on the most confident samples at every level of coverage.
 
     Samples of equal confidence count as randomly ordered: each gets their mean error.
 
@@ -317,11 +317,11 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     wrong = np.repeat(np.bincount(tied, 1 - right) / sizes, sizes)
     kept = np.arange(1, len(stated) + 1)
     risk = np.clip(np.cumsum(wrong) / kept, 0, 1)
-    return RiskCoverage(kept / len(stated), risk, float(risk.mean()))
+    return RiskCoverageCurve(kept / len(stated), risk, float(risk.mean()))
 
 
 def leave_one_out_agreement(group_ids: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-    """Return, for each sample, whether its group and class would still match each other without that sample.
+    """Compute for each sample whether its group and class would still match if the sample were left out.
 
     Among the other samples, no class may be more frequent in the group than the sample's class, and in no other group
     may this class be more frequent. The sample thus does not vote for itself, as it would in one-to-one matching.
@@ -337,7 +337,7 @@ def leave_one_out_agreement(group_ids: ArrayLike, labels: ArrayLike) -> NDArray[
     Raises:
         ValueError: shapes do not match.
     """
-    groups, classes = np.asarray(group_ids), as_ids(labels, "labels")
+    groups, classes = np.asarray(group_ids), validate_ids(labels, "labels")
     if groups.shape != classes.shape or not np.issubdtype(groups.dtype, np.integer) or groups.min() < -1:
         raise ValueError(
             f"group_ids must be integers >= -1 of shape {classes.shape}, got {groups.dtype} {groups.shape}"
@@ -369,7 +369,7 @@ def _as_scores(scores: ArrayLike) -> NDArray[np.float64]:
 
 
 def _as_columns(chosen: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    columns = as_ids(chosen, "chosen")
+    columns = validate_ids(chosen, "chosen")
     if len(columns) != shape[0]:
         raise ValueError(f"chosen must have shape ({shape[0]},), got {columns.shape}")
     if columns.max() >= shape[1]:

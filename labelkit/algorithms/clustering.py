@@ -72,7 +72,7 @@ class Clustering:
 
 @dataclass(frozen=True, slots=True)
 class SemiSupervisedClustering:
-    """Partition of unlabeled and labeled samples into k clusters, of which c belong to a labeled class.
+    """Partition of unlabeled and labeled samples into k clusters, of which c belong to labeled classes.
 
     Attributes:
         unlabeled_ids: (n_u,) int64 in ``[0, k)``.
@@ -131,7 +131,7 @@ def spherical_kmeans(
     tol: float = 1e-6,
     init_centroids: ArrayLike | None = None,
 ) -> Clustering:
-    """Cluster samples by direction, maximizing their cosine similarity to unit-length centroids.
+    """Cluster samples by spherical k-means, which maximizes the cosine similarities to unit-length centroids.
 
     Rows are scaled to unit length, and a centroid is the mean of its members scaled to unit length, so the inertia is
     ``sum(2 - 2 cos)``, in ``[0, 4 n]``. If a mean is zero and has no direction, a member becomes the centroid.
@@ -152,7 +152,7 @@ def spherical_kmeans(
 
 
 def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
-    """Return the index (n,) int64 of each sample's nearest centroid in float32; ties go to the smaller index.
+    """Find the index (n,) int64 of each sample's nearest centroid in float32; ties go to the smaller index.
 
     Args:
         x: (n, d) rows.
@@ -167,7 +167,7 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
     if rows.shape[1] != places.shape[1]:
         raise ValueError(f"x has {rows.shape[1]} columns, but centroids have {places.shape[1]}")
     framed = _ScaledRows(rows, *_find_offset_and_scale(rows, places))
-    return framed.nearest(framed.scaled(places))
+    return framed.find_nearest_centroids(framed.scale_rows(places))
 
 
 def sum_rows(rows: Rows, cluster_ids: Ids, num_clusters: int) -> Doubles:
@@ -255,8 +255,8 @@ def semi_supervised_kmeans(
         raise ValueError(f"{num_new} unlabeled clusters require at least as many unlabeled rows, got {len(free)}")
 
     framed = _ScaledRows(free, *_find_offset_and_scale(free, fixed))
-    fixed_rows = framed.scaled(fixed[:])
-    points, sums = framed.sample(num_clusters), sum_rows(fixed_rows, fixed_ids, num_classes)
+    fixed_rows = framed.scale_rows(fixed[:])
+    points, sums = framed.rows_for_fitting(num_clusters), sum_rows(fixed_rows, fixed_ids, num_classes)
     total_square = float(squared_norms(points).sum() + squared_norms(fixed_rows).sum())
     problem = _Problem(
         points, sums, np.bincount(fixed_ids), total_square, num_clusters, max_iter, float(np.sqrt(tol)) / framed.scale
@@ -305,7 +305,7 @@ class _Problem:
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
     def run_restarts(self, draws: Doubles) -> _Restart:
-        """Return the best restart; if a new cluster has a single sample, also start from the centroids of k-means."""
+        """Run all restarts and return the best; if a new cluster has a single sample, also start from k-means."""
         means = self.means
         runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._draw_centroids(draws)]
         # check all restarts, not just the best one, so that more restarts always include the results of fewer
@@ -337,7 +337,7 @@ class _Problem:
         return picks
 
     def iterate(self, start: Singles) -> _Restart:
-        """Alternate between assigning samples and updating centroids (k, d); return the lowest-inertia state."""
+        """Run Lloyd's algorithm from initial centroids (k, d), and return the state with the lowest inertia."""
         k, centroids, best = self.num_clusters, start, None
         for number in range(1, self.max_iter + 1):
             ids = _find_nearest(self.points, centroids)
@@ -361,7 +361,7 @@ class _Problem:
         return replace(best, num_iterations=number)
 
     def rematch_centroids(self, best: _Restart) -> _Restart:
-        """Reassign centroids to labeled classes by the distances of labeled samples, while the inertia decreases."""
+        """Reassign centroids to classes by their distances to labeled samples, as long as the inertia decreases."""
         for _ in range(_MAX_EXCHANGES):
             taken = _match_centroids(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
             if (taken == np.arange(len(taken))).all():
@@ -403,7 +403,7 @@ def _run_kmeans(
         framed = _ScaledRows(to_unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
     else:
         framed = _ScaledRows(rows, *_find_offset_and_scale(rows))
-    points = framed.sample(num_clusters)
+    points = framed.rows_for_fitting(num_clusters)
     if init_centroids is None:
         starts = _initialize_centroids(points, num_clusters, num_inits, generator)
     else:
@@ -411,7 +411,7 @@ def _run_kmeans(
         if given.shape != (num_clusters, rows.shape[1]):
             shape = (num_clusters, rows.shape[1])
             raise ValueError(f"init_centroids must have shape {shape}, got {given.shape}")
-        starts = iter([framed.scaled(to_unit_length(given, "init_centroids")[:] if spherical else given)])
+        starts = iter([framed.scale_rows(to_unit_length(given, "init_centroids")[:] if spherical else given)])
     runs = (_fit_centroids(points, start, max_iter, tol, spherical=spherical) for start in starts)
     centroids, _, num_iterations = min(runs, key=itemgetter(1))
     ids, places, inertia = _assign_rows(framed, centroids, spherical=spherical)
@@ -492,21 +492,21 @@ class _ScaledRows:
     offset: Doubles
     scale: float
 
-    def scaled(self, part: Floats) -> Singles:
-        """Subtract the offset from rows and divide by the scale; return float32."""
+    def scale_rows(self, part: Floats) -> Singles:
+        """Subtract the offset from rows and divide them by the scale; return float32."""
         return np.asarray((part - self.offset) / self.scale, dtype=np.float32)
 
-    def sample(self, num_clusters: int) -> Singles:
+    def rows_for_fitting(self, num_clusters: int) -> Singles:
         """Return the scaled rows used to fit centroids: all rows, or 256 per cluster if rows are read in blocks."""
         rows, most = self.rows, max(_MIN_SAMPLED, _SAMPLED * num_clusters)
         if isinstance(rows, StoredRows) and len(rows) > most:
-            return self.scaled(rows[np.sort(np.random.default_rng(0).choice(len(rows), most, replace=False))])
+            return self.scale_rows(rows[np.sort(np.random.default_rng(0).choice(len(rows), most, replace=False))])
         found = np.empty(rows.shape, dtype=np.float32)
         for block, part in iterate_blocks(rows):
-            found[block] = self.scaled(part)
+            found[block] = self.scale_rows(part)
         return found
 
-    def nearest(self, centroids: Singles) -> Ids:
+    def find_nearest_centroids(self, centroids: Singles) -> Ids:
         """Find the index (n,) int64 of the scaled centroid nearest to each row."""
         find = partial(_find_nearest_scaled, self.offset, self.scale, centroids)
         if not isinstance(self.rows, StoredRows) or self.rows.spread is None:
@@ -517,7 +517,7 @@ class _ScaledRows:
 def _find_nearest_scaled(offset: Doubles, scale: float, centroids: Singles, rows: Rows) -> Ids:
     """Return the nearest scaled centroid of each row, (n,)."""
     framed = _ScaledRows(rows, offset, scale)
-    found = [_find_nearest(framed.scaled(part), centroids) for _, part in iterate_blocks(rows)]
+    found = [_find_nearest(framed.scale_rows(part), centroids) for _, part in iterate_blocks(rows)]
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
@@ -556,7 +556,7 @@ def _assign_rows(
         (n,) ids; (k, d) means of all members, fixed or not; inertia of all rows.
     """
     rows, k = framed.rows, len(centroids)
-    ids, before = framed.nearest(centroids), framed.offset + framed.scale * centroids.astype(np.float64)
+    ids, before = framed.find_nearest_centroids(centroids), framed.offset + framed.scale * centroids.astype(np.float64)
     fixed_sums = 0.0 if fixed is None or fixed_ids is None else sum_rows(fixed, fixed_ids, k)
     fixed_sizes = 0 if fixed_ids is None else np.bincount(fixed_ids, minlength=k)
     while True:

@@ -17,8 +17,8 @@ _EPSILON: Final = 1e-12
 
 
 @dataclass(frozen=True)
-class Confidences:
-    """Predictions of all samples with calibrated confidences."""
+class Predictions:
+    """Predicted groups of all samples, with calibrated confidences."""
 
     named: Ints  # (n,) int64, the most probable group
     confidence: Doubles  # (n,) float64 in [0, 1], calibrated
@@ -30,43 +30,59 @@ class Confidences:
     new_chance: Doubles  # (n,) float64 in [0, 1], sum of the calibrated probabilities of all new groups
 
 
-def compute_log_probabilities(shares: Doubles) -> Doubles:
-    """Take the logarithm of group probabilities, clipped from below to avoid the logarithm of 0."""
-    return np.log(np.maximum(shares, _EPSILON))
+def compute_log_probabilities(group_probabilities: Doubles) -> Doubles:
+    """Compute the logarithms of group probabilities, which are clipped from below to avoid log 0."""
+    return np.log(np.maximum(group_probabilities, _EPSILON))
 
 
-def confidences(shares: Doubles, class_of_group: Ints, temperature: float) -> Confidences:
-    """Convert group probabilities into predictions with calibrated confidences.
+def calibrate_predictions(
+    group_probabilities: Doubles,
+    class_of_group: Ints,
+    temperature: float,
+    ruled_out: NDArray[np.bool_] | None = None,
+) -> Predictions:
+    """Convert group probabilities to predictions with calibrated confidences.
 
     Args:
-        shares: (n, k), rows sum to 1.
+        group_probabilities: (n, k), rows sum to 1.
         class_of_group: (k,), -1 = new.
         temperature: > 0.
+        ruled_out: (n, k) groups not to predict, which leaves the confidences of the others unchanged. If all groups of
+            a sample are ruled out, this is ignored, but the confidence is 0.
     """
     new, known = class_of_group < 0, np.flatnonzero(class_of_group >= 0)
     parts: list[tuple[NDArray[np.generic], ...]] = []
-    for start in range(0, len(shares), _BLOCK_ROWS):
-        block = shares[start : start + _BLOCK_ROWS]
+    for start in range(0, len(group_probabilities), _BLOCK_ROWS):
+        block = group_probabilities[start : start + _BLOCK_ROWS]
         every = np.arange(len(block))
-        scores, named = compute_log_probabilities(block), block.argmax(axis=1).astype(np.int64)
-        found, chances = column_probability(scores, named, temperature), softmax(scores, temperature)
+        scores, left = compute_log_probabilities(block), np.ones(len(block))
+        chances = softmax(scores, temperature)
+        if ruled_out is not None:
+            out = ruled_out[start : start + _BLOCK_ROWS]
+            chances = np.where(out, 0, chances)
+            out, left = out & ~out.all(axis=1, keepdims=True), chances.sum(axis=1)
+            block, scores = np.where(out, -1, block), np.where(out, -np.inf, scores)
+        named = block.argmax(axis=1).astype(np.int64)
+        found = column_probability(scores, named, temperature)
         best, best_confidence = np.full(len(block), -1, dtype=np.int64), np.zeros(len(block))
         if len(known):
             best = known[block[:, known].argmax(axis=1)]
             best_confidence = chances[every, best]
+            best = np.where(block[every, best] < 0, -1, best)  # ruled out
         new_chance = chances[:, new].sum(axis=1)
-        columns = (named, found.confidence, found.margin, found.runner_up, block[every, named])
+        second = np.where(block[every, found.runner_up] < 0, -1, found.runner_up)
+        columns = (named, found.confidence * left, found.margin * left, second, block[every, named])
         parts.append((*columns, best, best_confidence, new_chance))
-    return Confidences(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return Predictions(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def concatenate(parts: Sequence[Confidences]) -> Confidences:
-    """Concatenate the predictions of several sets of samples."""
-    return Confidences(
+def join_predictions(parts: Sequence[Predictions]) -> Predictions:
+    """Concatenate the predictions for several sets of samples."""
+    return Predictions(
         *(np.concatenate(column) for column in zip(*(vars(part).values() for part in parts), strict=True))
     )
 
 
-def select_predictions(predictions: Confidences, positions: Ints) -> Confidences:
+def select_predictions(predictions: Predictions, positions: Ints) -> Predictions:
     """Return the predictions of the samples at the given positions, in that order."""
-    return Confidences(*(column[positions] for column in vars(predictions).values()))
+    return Predictions(*(column[positions] for column in vars(predictions).values()))

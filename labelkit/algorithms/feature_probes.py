@@ -16,7 +16,7 @@ from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
 
 
-def knn_votes(
+def knn_probabilities(
     queries: ArrayLike | StoredRows,
     gallery: ArrayLike | StoredRows,
     labels: ArrayLike,
@@ -24,7 +24,7 @@ def knn_votes(
     num_classes: int,
     k: int = 10,
     temperature: float = 0.1,
-    own: ArrayLike | None = None,
+    self_indices: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
     """Predict class probabilities of queries from their k nearest neighbors, weighted by ``exp(cosine / temperature)``.
 
@@ -35,7 +35,7 @@ def knn_votes(
         num_classes: c.
         k: number of neighbors that vote; the whole gallery if it is smaller.
         temperature: > 0.
-        own: (q,) index of each query in the gallery, so that it does not vote for itself; -1 = not in the gallery.
+        self_indices: (q,) index of each query in the gallery, so that it does not vote for itself; -1 = none.
 
     Returns:
         (q, c) float64, rows sum to 1; uniform for all-zero queries and queries without neighbors.
@@ -51,9 +51,9 @@ def knn_votes(
         raise ValueError(f"labels must be in [0, {num_classes}), got values from {classes.min()} to {classes.max()}")
     if not temperature > 0 or k < 1:
         raise ValueError(f"temperature and k must be positive, got {temperature} and {k}")
-    selves = None if own is None else np.asarray(own, dtype=np.int64)
+    selves = None if self_indices is None else np.asarray(self_indices, dtype=np.int64)
     if selves is not None and selves.shape != (len(query_rows),):
-        raise ValueError(f"own must have shape ({len(query_rows)},), got {selves.shape}")
+        raise ValueError(f"self_indices must have shape ({len(query_rows)},), got {selves.shape}")
     votes = np.full((len(query_rows), num_classes), 1 / num_classes)
     usable = np.concatenate(
         [part.any(axis=1) for _, part in iterate_blocks(gallery_rows)] or [np.zeros(0, dtype=np.bool_)]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.answer_rule import (
     LinearSoftmaxClassifier,
     PredictionRule,
-    blend_classifier,
+    blend_with_classifier,
     build_nearest_mean_classifier,
 )
 from labelkit.algorithms.calibration import group_means
@@ -52,7 +52,7 @@ _FOLDS: Final = 5
 
 
 class RefittableClassifier:
-    """Classifier for a fixed set of samples, which can be refitted with different labels or groups.
+    """Classifier for a fixed set of samples that can be refitted with different labels or groups.
 
     Args:
         features: (n, d) float32, the same as for the grouping; n >= 2.
@@ -106,7 +106,7 @@ class RefittableClassifier:
             return model.fit(self._moved[rows], columns, self._weights(rows))
 
     def fit_classifier(self, labels: Ints, classes: Ints) -> LinearSoftmaxClassifier:
-        """Fit a logistic regression to these labels, which predicts class probabilities for other images."""
+        """Fit a logistic regression to the labels; it predicts the class probabilities of other images."""
         rows = np.flatnonzero(labels >= 0)
         columns = np.searchsorted(classes, labels[rows])
         if len(classes) == 1:
@@ -120,15 +120,15 @@ class RefittableClassifier:
         return LinearSoftmaxClassifier(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
 
     def build_rule(
-        self, labels: Ints, group_ids: Ints, class_of_group: Ints, shares: Doubles, *, group_weight: float = 1.0
+        self, labels: Ints, group_ids: Ints, class_of_group: Ints, probabilities: Doubles, *, group_weight: float = 1.0
     ) -> PredictionRule:
-        """Build the prediction rule for other images, whose features must be scaled like those of the samples.
+        """Build a rule that predicts the groups of other images; their features must be scaled like the samples'.
 
         Args:
             labels: (n,), -1 = none.
             group_ids: (n,) in ``[0, k)``.
             class_of_group: (k,) class of each group, -1 = new.
-            shares: (n, k) probabilities of these samples, computed from all of the above.
+            probabilities: (n, k) group probabilities of these samples, computed from all of the above.
             group_weight: weight of new groups, in (0, 1].
         """
         classes = np.unique(labels[labels >= 0])
@@ -142,7 +142,7 @@ class RefittableClassifier:
             classifier_share=1.0,
             own_group=_own_group_factors(np.array([self._weights(np.flatnonzero(labels == c)).sum() for c in classes])),
             alpha=ALPHA,
-            shares=shares.astype(np.float32),
+            shares=probabilities.astype(np.float32),
             temperature=None,
             group_weight=group_weight,
         )
@@ -176,12 +176,12 @@ class RefittableClassifier:
         columns = np.arange(len(classes))
         if group_ids is not None and class_of_group is not None:
             columns = _columns(classes, class_of_group)
-            start = blend_classifier(
+            start = blend_with_classifier(
                 np.eye(len(class_of_group))[group_ids],
                 start,
                 columns,
                 class_of_group < 0,
-                share=1.0,
+                classifier_share=1.0,
                 group_weight=group_weight,
                 own_group=_own_group_factors(seeds.sum(axis=0)),
             )

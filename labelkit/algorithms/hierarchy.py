@@ -23,7 +23,7 @@ If there are many rows, they are first reduced to 2,000 small groups by k-means.
 Sources:
     J. Ward, "Hierarchical Grouping to Optimize an Objective Function" (1963); merges are found by nearest-neighbor
     chains, F. Murtagh, "A Survey of Recent Advances in Hierarchical Clustering Algorithms" (1983).
-    Rows are compared in :class:`ClassSpace`. The use of labels is our addition.
+    Rows are compared in :class:`ClassProjection`. The use of labels is our addition.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids, sum_rows
 from labelkit.algorithms.projection import principal_directions, project_rows
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, validate_rows
+from labelkit.algorithms.row_blocks import Rows, StoredRows, iterate_blocks, row_slices, validate_rows
 
 Floats = NDArray[np.float32]
 
@@ -51,32 +51,32 @@ _STAYING: Final = 0.5
 
 
 @dataclass(frozen=True)
-class ClassSpace:
-    """Fitted projection of samples into a space where classes are easier to separate (steps 1 and 2 of the module)."""
+class ClassProjection:
+    """Projection into a space in which classes are easier to separate (steps 1 and 2 of the module docstring)."""
 
     mean: NDArray[np.float64]  # (d,) mean of the rows
     directions: NDArray[np.float64]  # (d, e) principal directions, e at most 128
     scales: NDArray[np.float64] | None  # (e, e) scaling matrix, or ``None`` without labels
 
     def project(self, rows: Rows) -> Floats:
-        """Project samples (n, d) into the space.
+        """Project samples (n, d) into the fitted space.
 
         Returns:
             (n, e) unit-norm rows; zeros for rows equal to the mean.
         """
         places = project_rows(rows, self.mean, self.directions)
         if self.scales is not None:
-            for block in blocks(*places.shape):
+            for block in row_slices(*places.shape):
                 places[block] = places[block] @ self.scales
         return _normalize(places)
 
-    def scaled(self, rows: Rows, labels: NDArray[np.int64]) -> Self:
-        """Return a copy in which labeled samples (m, d) vary equally in all directions within their classes."""
+    def whiten_within_classes(self, rows: Rows, labels: NDArray[np.int64]) -> Self:
+        """Return a copy that whitens the labeled samples (m, d) within their classes."""
         return replace(self, scales=_within_class_scales(project_rows(rows, self.mean, self.directions), labels))
 
 
-def fit_class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.Generator) -> ClassSpace:
-    """Fit a projection that separates classes, given samples and their known labels.
+def fit_class_projection(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.Generator) -> ClassProjection:
+    """Fit a projection that separates the classes of samples, some of which are labeled.
 
     Args:
         rows: (n, d), n >= 1.
@@ -85,15 +85,15 @@ def fit_class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.rand
     """
     drawn = rows[:] if len(rows) <= MAX_SAMPLED else rows[np.sort(generator.permutation(len(rows))[:MAX_SAMPLED])]
     directions, _ = principal_directions(drawn, min(MAX_DIRECTIONS, drawn.shape[1]))
-    space = ClassSpace(drawn.mean(axis=0, dtype=np.float64), directions, None)
+    space = ClassProjection(drawn.mean(axis=0, dtype=np.float64), directions, None)
     known = np.flatnonzero(labels >= 0)
     known = known[generator.permutation(len(known))[:MAX_SAMPLED]] if len(known) > MAX_SAMPLED else known
     known = np.sort(known)
-    return space.scaled(rows[known], labels[known]) if len(known) else space
+    return space.whiten_within_classes(rows[known], labels[known]) if len(known) else space
 
 
 def move_toward_neighbors(embeddings: Floats) -> Floats:
-    """Move embeddings toward their neighbors by a random walk on the neighbor graph (step 3 of the module).
+    """Move embeddings toward their neighbors by a random walk on the neighbor graph (step 3 of the module docstring).
 
     Args:
         embeddings: (m, d) unit-norm or all-zero rows; at most a few thousand, since all pairs are compared.
@@ -179,7 +179,7 @@ class Hierarchy:
         return len(self.places)
 
     def cut(self, num_groups: int, *, min_size: int = 1) -> tuple[Ints, int]:
-        """Cut the hierarchy into a number of groups, and return the group of each sample.
+        """Cut the hierarchy into the given number of groups, and return the group of each sample.
 
         Args:
             num_groups: from ``min_groups`` to ``max_groups``.
@@ -260,7 +260,7 @@ def build_hierarchy(
     *,
     generator: np.random.Generator,
 ) -> Hierarchy:
-    """Build a tree of clusters by agglomerative clustering, with labeled classes kept together.
+    """Build a tree of clusters by agglomerative clustering that keeps labeled classes together.
 
     Args:
         x: (n, d) rows, n >= 1; only their directions from the mean matter.
@@ -274,7 +274,7 @@ def build_hierarchy(
     known = np.full(len(rows), -1, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
     if known.shape != (len(rows),) or not len(rows):
         raise ValueError(f"x {rows.shape} and labels {known.shape} must have the same number of rows, at least one")
-    space = fit_class_space(rows, known, generator=generator)
+    space = fit_class_projection(rows, known, generator=generator)
     if len(rows) > MAX_LEAVES:
         small, places = _find_small_groups(rows, space, generator)
     else:
@@ -298,7 +298,7 @@ def build_hierarchy(
 
 
 def _find_small_groups(
-    rows: Rows, space: ClassSpace, generator: np.random.Generator
+    rows: Rows, space: ClassProjection, generator: np.random.Generator
 ) -> tuple[Ints, NDArray[np.float32]]:
     """Return the small group of each row, (n,), and the group centroids, projecting rows block by block."""
     order = generator.permutation(len(rows))[:_DRAWN]

@@ -29,7 +29,7 @@ _EDGE = 1 + 1e-6
 
 
 def crop_homographies(boxes: ArrayLike) -> Matrices:
-    """Return the (b, 3, 3) homographies from views to their crops.
+    """Return the (b, 3, 3) homographies that map views to their crops.
 
     Args:
         boxes: (b, 4) left, top, right, bottom in normalized coordinates.
@@ -51,7 +51,7 @@ def rotation_homographies(angles: ArrayLike) -> Matrices:
 
 
 def zoom_homographies(factors: ArrayLike) -> Matrices:
-    """Return (b, 3, 3) homographies that zoom about the center; factors (b,) above 1 enlarge."""
+    """Return the (b, 3, 3) homographies that zoom about the center; factors (b,) above 1 enlarge."""
     zoom = np.asarray(factors, dtype=np.float64)
     made = _identities(len(zoom))
     made[:, 0, 0] = made[:, 1, 1] = zoom
@@ -74,12 +74,12 @@ def perspective_homographies(corners: ArrayLike) -> Matrices:
     return np.concatenate((solved, np.ones((len(target), 1))), axis=1).reshape(-1, 3, 3)
 
 
-def mirrored(homographies: Matrices) -> Matrices:
-    """Return the homographies composed with a horizontal flip of the second view."""
+def flip_homographies(homographies: Matrices) -> Matrices:
+    """Compose homographies with a horizontal flip of the second view."""
     return np.array([-1.0, 1, 1])[:, None] * homographies
 
 
-def normalized_homography(pixels: ArrayLike, first: tuple[int, int], second: tuple[int, int]) -> Matrices:
+def normalize_homography(pixels: ArrayLike, first: tuple[int, int], second: tuple[int, int]) -> Matrices:
     """Convert a homography of pixel coordinates, such as OpenCV's, to normalized coordinates.
 
     Args:
@@ -90,7 +90,7 @@ def normalized_homography(pixels: ArrayLike, first: tuple[int, int], second: tup
     return np.asarray(_from_pixels(second) @ np.asarray(pixels, dtype=np.float64) @ np.linalg.inv(_from_pixels(first)))
 
 
-def normalized_points(pixels: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
+def normalize_points(pixels: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
     """Convert pixel coordinates of points to normalized (x, y) coordinates (k, 2).
 
     Args:
@@ -120,7 +120,7 @@ def to_3x3_matrices(matrices: Tensor) -> Tensor:
 
 
 def compute_view_homographies(first: Tensor, second: Tensor) -> Tensor:
-    """Compute the homographies from first to second views of the same originals.
+    """Compute the homographies from first to second views of the same original images.
 
     Args:
         first: ``(b, 2, 3)`` or ``(b, 3, 3)``, from views to originals, as in ``ViewGeometry``.
@@ -136,8 +136,8 @@ def compute_view_homographies(first: Tensor, second: Tensor) -> Tensor:
 # --- applying ------------------------------------------------------------------------------------
 
 
-def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply homographies to points, and return which of the mapped points lie inside the view.
+def apply_homographies(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
+    """Apply homographies to points, and return the mapped points and whether each lies inside the view.
 
     Args:
         points: ``(b, k, 2)`` x and y.
@@ -154,10 +154,10 @@ def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
     return arrived, (depth[..., 0] > _MIN_DEPTH) & (arrived.abs() <= _EDGE).all(dim=-1)
 
 
-def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
-    """Return the (x, y) centers (h w, 2) of a map's cells, row by row, with the dtype and device of ``like``."""
-    y = (torch.arange(height, dtype=like.dtype, device=like.device) + 0.5) * (2 / height) - 1
-    x = (torch.arange(width, dtype=like.dtype, device=like.device) + 0.5) * (2 / width) - 1
+def cell_centers(height: int, width: int, reference: Tensor) -> Tensor:
+    """Return the (x, y) centers (h w, 2) of a map's cells, row by row, with the dtype and device of ``reference``."""
+    y = (torch.arange(height, dtype=reference.dtype, device=reference.device) + 0.5) * (2 / height) - 1
+    x = (torch.arange(width, dtype=reference.dtype, device=reference.device) + 0.5) * (2 / width) - 1
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)
 
 
@@ -177,7 +177,7 @@ def sample_second_views(
     """
     height, width = size
     centers = cell_centers(height, width, homographies).expand(len(maps), -1, -1)
-    places, inside = move_points(centers, homographies)
+    places, inside = apply_homographies(centers, homographies)
     grid = places.reshape(-1, height, width, 2).to(maps.dtype)
     if padding == "border" and maps.device.type != "cpu" and torch.are_deterministic_algorithms_enabled():
         return sample_by_gather(maps, grid), inside.reshape(-1, height, width)
@@ -186,7 +186,7 @@ def sample_second_views(
 
 
 def sample_by_gather(maps: Tensor, grid: Tensor) -> Tensor:
-    """Compute ``grid_sample(maps, grid)``, with bilinear interpolation and border padding, by indexing.
+    """Compute ``grid_sample(maps, grid)`` by indexing, with bilinear interpolation and border padding.
 
     Its gradient on a GPU is deterministic if deterministic algorithms are enabled, unlike that of ``grid_sample``.
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.neighbors import SPARE, Metric, as_rows, knn, prepare_queries, rescore
+from labelkit.algorithms.neighbors import SPARE, Metric, knn, prepare_queries, prepare_rows, rescore
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.progress import current_progress
 
@@ -70,10 +70,10 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
         index.pq.cp.min_points_per_centroid = 1  # otherwise, faiss prints a warning
         num_sampled = min(num_rows, max(_PQ_ROWS, _ROWS_PER_LIST * default_num_lists(num_rows)))
         sample = np.random.default_rng(0).choice(num_rows, num_sampled, replace=False)
-        index.train(as_rows(rows[np.sort(sample)], "gallery", metric))
+        index.train(prepare_rows(rows[np.sort(sample)], "gallery", metric))
     with current_progress().task(f"building the {kind} index of {num_rows:,} rows", total=num_rows) as task:
         for start in range(0, num_rows, _ROWS_AT_ONCE):
-            part = as_rows(rows[start : start + _ROWS_AT_ONCE], "gallery", metric)
+            part = prepare_rows(rows[start : start + _ROWS_AT_ONCE], "gallery", metric)
             index.add(part)
             task.advance(len(part))
     return index
@@ -180,7 +180,7 @@ class ApproximateSearch:
         import faiss
 
         self.metric: Metric = metric
-        self.rows = as_rows(gallery, "gallery", metric)
+        self.rows = prepare_rows(gallery, "gallery", metric)
         if (index.ntotal, index.d) != self.rows.shape:
             raise ValueError(f"the index has shape ({index.ntotal}, {index.d}), but the gallery has {self.rows.shape}")
         self._index = index

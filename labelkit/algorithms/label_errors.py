@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.novelty import fractional_ranks
-from labelkit.algorithms.row_blocks import blocks
+from labelkit.algorithms.row_blocks import row_slices
 
 RIDGE: Final = 0.3
 """Added to the diagonal, for unit-norm rows. It and the three tests were chosen from eight tests and their means on the
@@ -34,8 +34,8 @@ class LabelErrorEvidence:
     other: NDArray[np.int64]  # (n,) int64, index of the nearest image of the suggested class
 
 
-def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LabelErrorEvidence:
-    """Score each label by how strongly the other labels contradict it.
+def score_label_errors(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LabelErrorEvidence:
+    """Score how likely each label is wrong, by how strongly the other labels contradict it.
 
     Args:
         features: (n, d) rows of any norm; they are centered and scaled to unit length.
@@ -71,7 +71,7 @@ def _nearest_margins(
     """Return the nearest images of the same and the suggested class, and the margin of other classes over the same."""
     n = len(rows)
     same, other, margin = np.full(n, -1), np.full(n, -1), np.empty(n)
-    for block in blocks(n, n // 8 + 1):  # 32 MB in float32; products of few rows are slow
+    for block in row_slices(n, n // 8 + 1):  # 32 MB in float32; products of few rows are slow
         positions = np.arange(block.start, block.stop)
         places = positions - block.start
         cosines = rows[block] @ rows.T
@@ -93,7 +93,7 @@ def _mean_margins(
     sums = _class_sums(rows.T.astype(np.float64), labels, len(counts)).T
     directions = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
     margin = np.empty(len(rows))
-    for block in blocks(len(rows), len(counts)):
+    for block in row_slices(len(rows), len(counts)):
         block_rows = rows[block].astype(np.float64)
         own = sums[labels[block]] - block_rows
         near = np.einsum("ij,ij->i", block_rows, own) / np.maximum(np.linalg.norm(own, axis=1), 1e-12)
@@ -119,7 +119,7 @@ def _ridge_margins(
         inverse = _inverse(extended.T @ extended)
         left = 1 / (1 - np.einsum("ij,ij->i", extended @ inverse, extended))
         sums = inverse @ _class_sums(extended.T, labels, num_classes)
-    for block in blocks(n, num_classes):
+    for block in row_slices(n, num_classes):
         positions = np.arange(block.stop - block.start)
         truth = np.zeros((len(positions), num_classes))
         truth[positions, labels[block]] = 1

@@ -89,7 +89,7 @@ def propagate_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iteratio
 def diffuse_labels(
     graph: Any, seeds: ArrayLike, *, alpha: float = 0.9, num_iterations: int = 30
 ) -> NDArray[np.float64]:
-    """Propagate labels over the graph, and scale the classes to equal sums before normalizing each row.
+    """Propagate labels over the graph, scale all classes to equal sums, and normalize each row.
 
     Thus, a class whose few labels happen to lie amid other classes does not absorb their images.
 

@@ -26,10 +26,10 @@ class Matching:
     num_matched: int
 
 
-def contingency(
+def cross_tabulate(
     cluster_ids: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, num_classes: int | None = None
 ) -> NDArray[np.int64]:
-    """Count the samples of each cluster and class.
+    """Count the samples in each pair of a cluster and a class.
 
     Args:
         cluster_ids: (n,) integers >= 0.
@@ -43,7 +43,7 @@ def contingency(
     Raises:
         ValueError: lengths differ, arrays are empty, or an id is negative, out of range, or not an integer.
     """
-    rows, columns = as_ids(cluster_ids, "cluster_ids"), as_ids(labels, "labels")
+    rows, columns = validate_ids(cluster_ids, "cluster_ids"), validate_ids(labels, "labels")
     if len(rows) != len(columns):
         raise ValueError(f"cluster_ids and labels must have the same length, got {len(rows)} and {len(columns)}")
     num_rows = _number(rows, num_clusters, "cluster_ids", "num_clusters")
@@ -55,7 +55,7 @@ def contingency(
 def match_clusters(
     cluster_ids: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, num_classes: int | None = None
 ) -> Matching:
-    """Match clusters to classes to maximize the number of agreeing samples.
+    """Match clusters to classes one to one, maximizing the number of agreeing samples.
 
     The number of matched samples is unique, but the matching may not be; ties are resolved by
     ``scipy.optimize.linear_sum_assignment``. A cluster and a class without a common sample are not matched.
@@ -67,13 +67,13 @@ def match_clusters(
         num_classes: c; by default the largest label + 1.
 
     Raises:
-        ValueError: as in :func:`contingency`.
+        ValueError: as in :func:`cross_tabulate`.
     """
-    return match_counts(contingency(cluster_ids, labels, num_clusters=num_clusters, num_classes=num_classes))
+    return match_counts(cross_tabulate(cluster_ids, labels, num_clusters=num_clusters, num_classes=num_classes))
 
 
 def match_counts(counts: NDArray[np.int64]) -> Matching:
-    """Match the rows and columns of a (k, c) count matrix to maximize the matched sum. See :func:`match_clusters`."""
+    """Match rows to columns of a (k, c) count matrix, maximizing the matched count; see :func:`match_clusters`."""
     from scipy.optimize import linear_sum_assignment
 
     rows, columns = linear_sum_assignment(counts, maximize=True)
@@ -83,8 +83,8 @@ def match_counts(counts: NDArray[np.int64]) -> Matching:
     return Matching(class_of_cluster, counts, int(weights.sum()))
 
 
-def as_ids(values: ArrayLike, name: str) -> NDArray[np.int64]:
-    """Convert ids to int64, and check that they are a one-dimensional array of integers >= 0.
+def validate_ids(values: ArrayLike, name: str) -> NDArray[np.int64]:
+    """Check that ids are a one-dimensional array of integers >= 0, and return them as int64.
 
     Args:
         values: (n,) integers, n >= 1.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import convolve1d
 
-from labelkit.algorithms.row_blocks import blocks
+from labelkit.algorithms.row_blocks import row_slices
 
 Floats = NDArray[np.float32]
 
@@ -38,8 +38,8 @@ _EMPTY = 1e-3
 
 
 @dataclass(frozen=True)
-class AlignedPairCorrelation:
-    """Correlations between the two images of each pair, after aligning one to the other."""
+class AlignedPairCorrelations:
+    """Correlations between the two images of each pair after one is aligned to the other."""
 
     levels: NDArray[np.int64]  # (p,) int64, resolution in pixels at which they are compared: 16, 32 or 64
     gray: Floats  # (p,) float32 in [-1, 1], correlation of the gray values
@@ -49,52 +49,52 @@ class AlignedPairCorrelation:
     weakest: Floats  # (p,) float32 in [-1, 1], second lowest correlation of detail among the 16 parts of an image
 
 
-def compute_coarse_vectors(pictures: NDArray[np.uint8]) -> Floats:
-    """Compute vectors (n, 256) whose inner products are image correlations at 16 x 16 pixels; 0 if an image is blank.
+def compute_thumbnail_vectors(images: NDArray[np.uint8]) -> Floats:
+    """Compute vectors (n, 256) whose inner products are image correlations at 16 x 16 pixels; 0 for a blank image.
 
     Args:
-        pictures: (n, 64, 64).
+        images: (n, 64, 64).
     """
-    rows = np.empty((len(pictures), 256), dtype=np.float32)
-    for start in range(0, len(pictures), _PAIRS_TOGETHER):
+    rows = np.empty((len(images), 256), dtype=np.float32)
+    for start in range(0, len(images), _PAIRS_TOGETHER):
         part = slice(start, start + _PAIRS_TOGETHER)
-        small = _shrink(pictures[part], 16)
+        small = _shrink(images[part], 16)
         rows[part] = _normalize(small, np.ones_like(small)).reshape(len(small), -1)
     return rows
 
 
 def compare_image_pairs(
-    pictures: NDArray[np.uint8],
+    images: NDArray[np.uint8],
     shorter_sides: NDArray[np.integer],
     pairs: NDArray[np.int64],
     report: Callable[[int], None] = lambda done: None,
-) -> AlignedPairCorrelation:
-    """Align the images of each pair and measure how well they agree.
+) -> AlignedPairCorrelations:
+    """Align the images of each pair, and measure their correlation.
 
     Args:
-        pictures: (n, 64, 64).
+        images: (n, 64, 64).
         shorter_sides: (n,) shorter side of each original image, in pixels.
         pairs: (p, 2) image indices.
         report: called with the number of pairs completed since the last call.
     """
     levels = _comparison_levels(shorter_sides[pairs].reshape(len(pairs), 2))
     gray, detail, weakest = (np.zeros(len(pairs), dtype=np.float32) for _ in range(3))
-    rows = compute_coarse_vectors(pictures)
+    rows = compute_thumbnail_vectors(images)
     before = np.concatenate(
-        [np.einsum("ij,ij->i", *rows[pairs[block].T]) for block in blocks(len(pairs), 2 * rows.shape[1])] or [gray]
+        [np.einsum("ij,ij->i", *rows[pairs[block].T]) for block in row_slices(len(pairs), 2 * rows.shape[1])] or [gray]
     )
     report(int((before < _MIN_BEFORE).sum()))
     alike = np.flatnonzero(before >= _MIN_BEFORE)
     for start in range(0, len(alike), _PAIRS_TOGETHER):
         together = alike[start : start + _PAIRS_TOGETHER]
-        places, boxes = _align_pairs(pictures, pairs, together)
+        places, boxes = _align_pairs(images, pairs, together)
         for level in np.unique(levels[places]).tolist():
             here = levels[places] == level
             at = places[here]
-            first, second = (pictures[pairs[at, side]].astype(np.float32) for side in (0, 1))
+            first, second = (images[pairs[at, side]].astype(np.float32) for side in (0, 1))
             gray[at], detail[at], weakest[at] = _measure_agreement(first, second, boxes[here], level)
         report(len(together))
-    return AlignedPairCorrelation(levels, gray, detail, weakest)
+    return AlignedPairCorrelations(levels, gray, detail, weakest)
 
 
 def _comparison_levels(sides: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.row_blocks import (
     StoredRows,
-    blocks,
     column_sums,
+    row_slices,
     squared_norms,
     to_unit_length,
     validate_rows,
@@ -80,14 +80,14 @@ class ExactSearch:
     ) -> None:
         self._device = device
         self.metric: Metric = metric
-        self.rows = as_rows(gallery, "gallery", metric)
+        self.rows = prepare_rows(gallery, "gallery", metric)
         self._offset: NDArray[np.float32] | None = None
         self._shifted = self.rows
         if metric == "l2":
             # Distances do not change with a shift, but products do: a common offset would reduce precision.
             self._offset = (column_sums(self.rows) / max(1, len(self.rows))).astype(np.float32)
             if isinstance(self.rows, StoredRows):
-                self._shifted = self.rows.minus(self._offset)
+                self._shifted = self.rows.centered_at(self._offset)
             else:
                 self._shifted = self.rows - self._offset
         self._reach = float(np.sqrt(squared_norms(self._shifted).max(initial=0)))
@@ -130,7 +130,7 @@ class ExactSearch:
         """
         if self._offset is not None:
             query_rows = query_rows - self._offset
-        wheres = blocks(*self._shifted.shape)
+        wheres = row_slices(*self._shifted.shape)
         if isinstance(self._shifted, np.ndarray) and self._device is None:
             wheres = [slice(0, len(self._shifted))]
         rough = np.empty((len(query_rows), 0), dtype=np.float32)
@@ -182,14 +182,14 @@ def prepare_queries(queries: ArrayLike, gallery_rows: GalleryRows, metric: Metri
     Raises:
         ValueError: shapes do not match, NaN or infinity, or a zero row with ``cosine``.
     """
-    query_rows = as_rows(queries, "queries", metric)[:]
+    query_rows = prepare_rows(queries, "queries", metric)[:]
     if query_rows.shape[1] != gallery_rows.shape[1]:
         raise ValueError(f"queries have {query_rows.shape[1]} columns, but the gallery has {gallery_rows.shape[1]}")
     return query_rows
 
 
-def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> GalleryRows:
-    """Check an array (n, d) and normalize its rows for ``cosine``, lazily if they are read in blocks.
+def prepare_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> GalleryRows:
+    """Check an array (n, d), and normalize its rows for ``cosine``, lazily if they are read in blocks.
 
     Args:
         x: (n, d).
@@ -220,7 +220,7 @@ def rescore(
     *,
     exclude_self: bool,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Compute exact scores of the candidates; return the k best (q, k), where larger is nearer, and their indices.
+    """Compute exact similarities of the candidates; return the k largest (q, k) and their indices (q, k).
 
     Args:
         query_rows: (q, d).

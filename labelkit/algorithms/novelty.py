@@ -1,6 +1,6 @@
 """Score how likely it is that images belong to none of the labeled classes.
 
-For all unlabeled images, the mean of two ranks (``novelty``):
+For all unlabeled images, the mean of two ranks (``score_class_novelty``):
     - groups: the probability that an image belongs to a group without a label
     - nearest: the distance to the nearest labeled image
 The first finds classes with many images, which have a group of their own; the second also finds those with few.
@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 _SAME = 1e-6
 
 
-def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the novelty (n,) float64 in ``[0, 1]`` of each unlabeled image compared with the labeled classes.
+def score_class_novelty(new_probabilities: NDArray[np.float64], cosines: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Score the novelty (n,) float64, in ``[0, 1]``, of each unlabeled image relative to the labeled classes.
 
     It is the mean of two ranks, not a probability. Other combinations of groups, nearest labels, class means and a
     classifier were not much better on the splits used to choose it; `examples/novel_cases.py` evaluates it on others.
 
     Args:
-        new_shares: (n,) in ``[0, 1]``, probability of each image to belong to a group without a label.
+        new_probabilities: (n,) in ``[0, 1]``, probability of each image to belong to a group without a label.
         cosines: (n,) cosine to the nearest labeled image.
     """
-    return np.asarray((fractional_ranks(new_shares) + fractional_ranks(-cosines)) / 2, dtype=np.float64)
+    return np.asarray((fractional_ranks(new_probabilities) + fractional_ranks(-cosines)) / 2, dtype=np.float64)
 
 
 def score_arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Compute the novelty (n,) float64 in ``[0, 1]`` of each later image compared with all earlier ones.
+    """Score the novelty (n,) float64, in ``[0, 1]``, of each later image relative to all earlier images.
 
     It is a / (a + b), where a and b are the mean distances to the nearest earlier images and to the nearest other later
     images, and 0 for a copy of an earlier image. Above 0.5, an image is closer to the other later images. It is
@@ -50,7 +50,7 @@ def score_arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.
 
 
 def fractional_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the fractional ranks (n,) float64 of values, in ``[0, 1]``; tied values share their mean rank."""
+    """Compute the ranks (n,) float64 of values, scaled to ``[0, 1]``; tied values get their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     upto = np.cumsum(counts)
     return np.asarray((upto - (counts + 1) / 2)[place] / max(1, len(values) - 1))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans
-from labelkit.algorithms.matching import as_ids, match_clusters
+from labelkit.algorithms.matching import match_clusters, validate_ids
 from labelkit.algorithms.projection import principal_directions
 
 # All numbers up to this one are tried, and larger ones in steps of this percentage.
@@ -49,8 +49,8 @@ class NumClassesEstimate:
     scores: tuple[float, ...]
 
 
-def candidate_numbers(low: int, high: int) -> list[int]:
-    """Return the numbers of classes to try, up to ``high``: every number up to 100, then in steps of 2 percent.
+def candidate_class_counts(low: int, high: int) -> list[int]:
+    """Return the numbers of classes to try, from ``low`` to ``high``: every number up to 100, then in steps of 2%.
 
     Raises:
         ValueError: not ``1 <= low <= high``.
@@ -64,7 +64,7 @@ def candidate_numbers(low: int, high: int) -> list[int]:
     return numbers
 
 
-def choose_by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
+def choose_num_classes_by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
     """Choose the number of classes closest to the geometric mean of HDBSCAN's cluster counts.
 
     Args:
@@ -201,7 +201,7 @@ def estimate_num_classes(
         )
     if search not in ("brent", "grid"):
         raise ValueError(f"search must be 'brent' or 'grid', got {search!r}")
-    known: NDArray[np.int64] = as_ids(np.asarray(labels)[mask], "labels of labeled rows")
+    known: NDArray[np.int64] = validate_ids(np.asarray(labels)[mask], "labels of labeled rows")
     # Label values may be far apart; the count matrix needs consecutive numbers.
     known = np.unique(known, return_inverse=True)[1].astype(np.int64)
 

@@ -25,8 +25,8 @@ _NO_SHARPNESS = 1e-2
 REASONS = ("unlike all others", "blank", "dark", "bright", "blurred", "tiny", "odd shape")
 
 
-def measure_tones(gray: NDArray[np.uint8]) -> tuple[float, float, float]:
-    """Measure brightness, contrast and sharpness of a gray image (h, w).
+def measure_quality(gray: NDArray[np.uint8]) -> tuple[float, float, float]:
+    """Measure the brightness, contrast and sharpness of a grayscale image (h, w).
 
     Brightness is the mean gray value, and contrast the range of gray values without 1% at each end, both 0 to 255.
     Sharpness is the standard deviation of the Laplacian, corrected for rounding to whole gray values, divided by 1 plus
@@ -45,7 +45,7 @@ def measure_tones(gray: NDArray[np.uint8]) -> tuple[float, float, float]:
 def robust_z_scores(
     values: NDArray[np.float64], min_relative_spread: float = 0.0, min_spread: float = 0.0
 ) -> NDArray[np.float64]:
-    """Compute robust z-scores: distances above the median in units of the scaled median absolute deviation.
+    """Compute robust z-scores: deviations from the median, in units of the scaled median absolute deviation.
 
     Args:
         values: (n,); NaN is ignored and stays NaN.
@@ -61,7 +61,7 @@ def robust_z_scores(
 
 
 def compute_neighbor_z_scores(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute robust z-scores (n,) of distances to a near neighbor; 4 is the outlier threshold, NaN means unknown."""
+    """Compute robust z-scores (n,) of the distances to a near neighbor; 4 is the outlier threshold, NaN is unknown."""
     return robust_z_scores(distances, _MIN_SHARE, _MIN_DISTANCE)
 
 
@@ -70,7 +70,7 @@ def outlier_scores(
     tones: NDArray[np.float64] | None = None,
     sizes: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """Score each image on every outlier criterion listed in ``REASONS``.
+    """Compute each image's outlier score for every criterion in ``REASONS``.
 
     Args:
         distances: (n,) to a near neighbor, NaN = unknown; ``None``, here and below: not scored.

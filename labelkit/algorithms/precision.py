@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def promote(tensor: Tensor) -> Tensor:
-    """Convert a half-precision tensor to float32, and return others unchanged.
+    """Convert a half-precision tensor to float32; return any other tensor unchanged.
 
     Args:
         tensor: any shape; floating point.

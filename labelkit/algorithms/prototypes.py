@@ -51,7 +51,7 @@ _NORM_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Statistics of the pairwise cosines of unit vectors, which show how evenly the vectors are spread.
+    """Statistics of the pairwise cosines of unit vectors, which measure how evenly the vectors are spread.
 
     Attributes:
         max_cosine: cosine of the closest pair.
@@ -136,7 +136,7 @@ def spread_prototypes(
 
 
 def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
-    """Return optimally spread unit vectors where a closed form is known, otherwise ``None``.
+    """Return optimally spread unit vectors if a closed form is known, otherwise ``None``.
 
     Returns:
         (c, m) unit rows with m <= d, to be rotated into d dimensions: simplex (c <= d + 1), opposite pairs and a
@@ -160,14 +160,14 @@ def is_closed_form_optimal(num_prototypes: int, dim: int) -> bool:
 
 
 def build_t_schedule(t: float, sharpest_t: float | None) -> list[float]:
-    """Return the increasing values of t for which :func:`spread_prototypes` optimizes in turn."""
+    """Return the increasing values of t that :func:`spread_prototypes` uses one after the other."""
     levels = [t]
     while sharpest_t is not None and levels[-1] < sharpest_t:
         levels.append(min(_SHARPENING * levels[-1], sharpest_t))
     return levels
 
 
-def uniformity(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024) -> float:
+def uniformity_loss(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024) -> float:
     r"""Compute the uniformity loss :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))` of unit rows.
 
     This is Eq. 5 with pairs averaged. At least -2tc/(c - 1), reached by the simplex; 0 if all vectors are equal.
@@ -180,19 +180,19 @@ def uniformity(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024
     Raises:
         ValueError: wrong shape, norm of a row, or t.
     """
-    return uniformity_gradient(prototypes, t, chunk=chunk)[0]
+    return uniformity_loss_and_gradient(prototypes, t, chunk=chunk)[0]
 
 
-def uniformity_gradient(
+def uniformity_loss_and_gradient(
     prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024
 ) -> tuple[float, NDArray[np.float64]]:
-    """Compute the uniformity loss and its gradient tangent to the sphere; see :func:`uniformity`.
+    """Compute the uniformity loss and its gradient tangent to the sphere; see :func:`uniformity_loss`.
 
     Returns:
         The loss, and (c, d) float64 whose row i is orthogonal to prototype i.
 
     Raises:
-        ValueError: as in :func:`uniformity`.
+        ValueError: as in :func:`uniformity_loss`.
     """
     import torch
 
@@ -233,7 +233,7 @@ def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
         mean_nearest_cosine=nearest / count,
         closest_angle=math.degrees(math.acos(min(1.0, max(-1.0, largest)))),
         mean_angle=math.degrees(angles / pairs),
-        uniformity=uniformity(rows, chunk=chunk),
+        uniformity=uniformity_loss(rows, chunk=chunk),
     )
 
 

@@ -74,7 +74,7 @@ def align_regions(maps: Tensor, boxes: Tensor, grid: int, patch_size: int) -> Te
         return cells.permute(0, 2, 3, 1)
 
 
-def unit(values: Tensor) -> Tensor:
-    """Normalize vectors along the last dimension, in at least float32; norms below 1e-6 count as 1e-6."""
+def to_unit(values: Tensor) -> Tensor:
+    """Normalize vectors along the last dimension, in float32 or better; norms are at least 1e-6."""
     with without_autocast(values):
         return F.normalize(promote(values), dim=-1, eps=1e-6)

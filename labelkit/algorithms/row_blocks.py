@@ -25,7 +25,7 @@ _HALVES_AT_ONCE = 1 << 16
 
 
 class StoredRows:
-    """Lazy float32 view of some or all rows of an array, such as a memory map.
+    """Lazy float32 view of all or some rows of a stored array, such as a memory map.
 
     Indexing by a slice or an int64 array returns a new array of rows; the whole array is never held in memory.
 
@@ -81,9 +81,9 @@ class StoredRows:
         return rows
 
     def norms(self) -> NDArray[np.float32]:
-        """Compute the norm (n,) of each row, with 1 for an all-zero row, so that rows can be divided by it."""
+        """Compute the norm (n,) of each row, or 1 for an all-zero row, so that rows can be divided by their norms."""
         lengths = np.empty(len(self), dtype=np.float32)
-        for block in blocks(*self.shape):
+        for block in row_slices(*self.shape):
             lengths[block] = row_norms(self[block])
         return np.where(lengths > 0, lengths, np.float32(1))
 
@@ -96,40 +96,40 @@ class StoredRows:
         start, stop, step = where.indices(len(self))
         return slice(self._first + start, self._first + stop, step)
 
-    def divided(self, divisors: Floats) -> StoredRows:
-        """Return a view with each row, before any offset, divided by its divisor (n,), in the divisor's precision."""
+    def divided_by(self, divisors: Floats) -> StoredRows:
+        """Return a view with each row divided by its divisor (n,), in the divisor's precision, before any offset."""
         found = copy(self)
         found._divisors = (*self._divisors, divisors)
         return found
 
-    def minus(self, offset: NDArray[np.float32]) -> StoredRows:
-        """Return a view with an offset (d,) subtracted from each row, in place of any other offset."""
+    def centered_at(self, offset: NDArray[np.float32]) -> StoredRows:
+        """Return a view that subtracts an offset (d,) from each row, instead of any previous offset."""
         found = copy(self)
         found._offset = offset
         return found
 
     def with_reading_mode(self, *, in_blocks: bool) -> StoredRows:
-        """Return a view of the same rows that algorithms read in blocks or, if false, copy into memory."""
+        """Return a view of the same rows that algorithms read in blocks or, if false, copy to memory."""
         found = copy(self)
         found.in_blocks = in_blocks
         return found
 
-    def subset(self, places: NDArray[np.int64] | slice) -> StoredRows:
+    def subset(self, positions: NDArray[np.int64] | slice) -> StoredRows:
         """Return a view of the rows at the given positions (m,) or in a slice, with the same offset and scale."""
         found = copy(self)
-        if isinstance(places, slice) and self._chosen is None:
-            found._first += places.start
-            found.shape = (places.stop - places.start, self.shape[1])
+        if isinstance(positions, slice) and self._chosen is None:
+            found._first += positions.start
+            found.shape = (positions.stop - positions.start, self.shape[1])
         else:
-            found._chosen = self._places(places)
+            found._chosen = self._places(positions)
             found.shape = (len(found._chosen), self.shape[1])
-        found._divisors = tuple(divisors[places] for divisors in self._divisors)
+        found._divisors = tuple(divisors[positions] for divisors in self._divisors)
         return found
 
     def to_array(self) -> NDArray[np.float32]:
         """Copy all rows into a new array (n, d)."""
         array = np.empty(self.shape, dtype=np.float32)
-        for block in blocks(*self.shape):
+        for block in row_slices(*self.shape):
             array[block] = self[block]
         return array
 
@@ -137,13 +137,13 @@ class StoredRows:
 Rows = Floats | StoredRows
 
 
-def square_roots(rows: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+def square_roots(values: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """Return the square roots of non-negative numbers of any shape, as float32.
 
     They make features of networks that end in a ReLU easier to compare: Y. Hu, V. Gripon and S. Pateux, "Leveraging the
     Feature Distribution in Transfer-based Few-Shot Learning" (power transform).
     """
-    return np.asarray(np.sqrt(np.maximum(rows, 0, dtype=np.float32)))
+    return np.asarray(np.sqrt(np.maximum(values, 0, dtype=np.float32)))
 
 
 def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
@@ -171,19 +171,19 @@ def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def rows_per_block(numbers_per_row: int) -> int:
-    """Return the number of rows per block, at least 1."""
+    """Return the number of rows, at least 1, that a block can hold."""
     return max(1, BLOCK_NUMBERS // numbers_per_row)
 
 
-def blocks(num_rows: int, numbers_per_row: int) -> list[slice]:
-    """Split rows into blocks whose size depends only on the shapes, so that results are reproducible."""
+def row_slices(num_rows: int, numbers_per_row: int) -> list[slice]:
+    """Return the slices of consecutive row blocks, whose size depends only on the shape, for reproducible results."""
     size = rows_per_block(numbers_per_row)
     return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
 
 def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
     """Yield the slice and the rows of each block in order."""
-    for block in blocks(*rows.shape):
+    for block in row_slices(*rows.shape):
         yield block, rows[block]
 
 
@@ -220,7 +220,7 @@ def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
 
 
 def to_unit_length(rows: Rows, name: str, *, in_place: bool = False) -> Rows:
-    """Normalize rows (n, d) to unit norm; with ``in_place``, an array is overwritten.
+    """Scale rows (n, d) to unit norm; ``in_place`` overwrites an array.
 
     Raises:
         ValueError: a row is zero.
@@ -231,7 +231,7 @@ def to_unit_length(rows: Rows, name: str, *, in_place: bool = False) -> Rows:
         raise ValueError(f"{zeros} of {len(rows)} rows of {name} have zero norm, and thus no direction")
     divisors: Floats = lengths.astype(rows.dtype)
     if isinstance(rows, StoredRows):
-        return rows.divided(divisors)
+        return rows.divided_by(divisors)
     return np.divide(rows, divisors[:, None], out=rows if in_place else None)
 
 

@@ -70,7 +70,7 @@ _SUM_SILENT, _SUM_WARNED = 1e-6, 1e-3
 
 
 class LinearScores:
-    """Scores ``features @ weight.T + bias`` that are computed block by block and never stored as a whole.
+    """Scores ``features @ weight.T + bias``, computed block by block and never stored as a whole.
 
     Args:
         features: (n, d), of any type listed under ``Scores``.
@@ -128,7 +128,7 @@ class SinkhornResult:
     lam: float
 
     def pseudo_labels(self, scores: Scores) -> Tensor:
-        """Assign samples, including new ones, to the cluster with the largest plan mass: ``argmax(lam * l + u)``.
+        """Assign samples, also new ones, to the cluster with the largest mass in the plan: ``argmax(lam * l + u)``.
 
         Args:
             scores: (m, k), as for :func:`solve_assignment`.
@@ -139,7 +139,7 @@ class SinkhornResult:
         return torch.cat([logits.argmax(dim=1).cpu() for logits in self._logits(scores)])
 
     def assignments(self, scores: Scores) -> Tensor:
-        """Compute the soft assignments of samples: the rows of the plan, scaled to sum to 1: ``softmax(lam * l + u)``.
+        """Compute the samples' soft assignments, the plan's rows scaled to sum to 1: ``softmax(lam * l + u)``.
 
         Args:
             scores: (m, k), as for :func:`solve_assignment`.
@@ -178,7 +178,7 @@ def solve_assignment(
     Args:
         scores: (n_local, k) logits of the rows of this process; n_local may be 0 if another process has rows.
         lam: sharpness > 0; larger values bring the plan closer to the hard assignment, but take more passes.
-        prior: r, (k,) positive, sums to 1; ``None`` for uniform. See :func:`make_prior`.
+        prior: r, (k,) positive, sums to 1; ``None`` for uniform. See :func:`build_prior`.
         tol: converged if ``sum |marginals - prior|`` is at most this.
         max_iterations: maximum number of passes, after which the best potentials so far are returned.
         initial: (k,) initial potentials, such as those of the last solve; ``None`` for zeros.
@@ -201,7 +201,7 @@ def solve_assignment(
     potentials = torch.zeros(k, dtype=torch.float64) if initial is None else _as_float64(initial)
     if potentials.shape != (k,) or not torch.isfinite(potentials).all():
         raise ValueError(f"initial must be {(k,)} finite numbers, got {potentials}")
-    semi_dual = _SemiDual(scores, make_prior("uniform" if prior is None else prior, k), dtype, memory_bytes, reduce)
+    semi_dual = _SemiDual(scores, build_prior("uniform" if prior is None else prior, k), dtype, memory_bytes, reduce)
     sharpness = [lam]
     while not potentials.any() and sharpness[0] * semi_dual.spread > _STEEP and len(sharpness) < max_iterations:
         sharpness.insert(0, sharpness[0] / _SOFTER)
@@ -301,7 +301,7 @@ class _SemiDual:
         return point
 
     def assign(self, potentials: Tensor) -> tuple[Tensor, Tensor, float]:
-        """Assign each sample to the cluster with its largest mass, and return the confidence and cost.
+        """Assign each sample to the cluster that gets most of its mass; return the clusters, confidences and cost.
 
         Returns clusters (n,) int64; their fraction of the row, (n,) float32; the cost as in ``SinkhornResult``.
         """
@@ -451,8 +451,8 @@ def _direction(pairs: _Pairs, gradient: Tensor) -> Tensor:
     return direction
 
 
-def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
-    """Build the prior fractions of the k clusters.
+def build_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
+    """Build the prior over k clusters: the fraction of the samples in each.
 
     Args:
         spec: ``uniform``; ``zipf:a``, proportional to ``(y + 1)^-a``; or k positive numbers that sum to 1.
@@ -534,7 +534,7 @@ def balanced_labels(scores: Tensor | ArrayLike, prior: Tensor | None = None) -> 
         raise ValueError(f"scores must have at most {_EXACT_MAX_ROWS} rows for an exact balance, got {n}")
     if not np.isfinite(values).all():
         raise ValueError("scores contain NaN or infinity")
-    sizes = cluster_sizes(make_prior("uniform", k) if prior is None else prior, n).numpy()
+    sizes = cluster_sizes(build_prior("uniform", k) if prior is None else prior, n).numpy()
     cluster_of_place = np.repeat(np.arange(k), sizes)
     _, places = linear_sum_assignment(values[:, cluster_of_place], maximize=True)
     return torch.from_numpy(cluster_of_place[places])

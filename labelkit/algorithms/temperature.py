@@ -4,7 +4,7 @@ from torch import nn
 
 
 class TemperatureLoss(nn.Module):
-    r"""Base class of losses that divide logits by one temperature.
+    r"""Base class of losses that divide logits by a temperature.
 
     Args:
         temperature: :math:`\tau > 0`.

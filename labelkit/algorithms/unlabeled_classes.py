@@ -188,7 +188,7 @@ class UnlabeledGroupEstimate:
         return found[0], found[-1]
 
 
-def estimate_unlabeled_groups(
+def estimate_accuracy_by_num_groups(
     features: ArrayLike,
     labels: ArrayLike,
     numbers: Sequence[int],
@@ -196,7 +196,7 @@ def estimate_unlabeled_groups(
     generator: np.random.Generator,
     min_size: int = 1,
 ) -> UnlabeledGroupEstimate | None:
-    """Estimate prediction accuracy for different numbers of groups without labels.
+    """Estimate the prediction accuracy for each candidate number of groups without labels.
 
     Args:
         features: (n, d) float rows of length 1; at most some thousands, since a tree takes n squared.

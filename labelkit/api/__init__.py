@@ -16,25 +16,25 @@ _OTHERS = {
 }
 
 
-def public_names() -> list[str]:
-    """Return the public names of the ``labelkit`` package."""
-    return [*(python_name(word) for word in COMMANDS), *_OTHERS, "errors"]
+def list_public_names() -> list[str]:
+    """List the names that ``import labelkit`` makes available: commands, classes and functions."""
+    return [*(to_python_name(word) for word in COMMANDS), *_OTHERS, "errors"]
 
 
 def load_public_name(name: str) -> object:
-    """Import the function, group or other object with a public name, or return ``None`` for an unknown name."""
+    """Import and return the object with a public name, such as a command's function; ``None`` for an unknown name."""
     if name == "errors":
         return import_module("labelkit.errors")
     if name in _OTHERS:
         return getattr(import_module(_OTHERS[name]), name)
     for word, entry in COMMANDS.items():
-        if python_name(word) == name:
+        if to_python_name(word) == name:
             functions = import_module("labelkit.api.functions")
             is_group = isinstance(entry, Group)
-            return functions.CommandGroup(word, entry) if is_group else functions.build_function((word,), entry)
+            return functions.CommandGroup(word, entry) if is_group else functions.build_command_function((word,), entry)
     return None
 
 
-def python_name(word: str) -> str:
-    """Convert a command word to a Python name, such as ``ss_kmeans`` or ``import_``."""
+def to_python_name(word: str) -> str:
+    """Convert a word of a command to a Python name: ``ss-kmeans`` to ``ss_kmeans``, and ``import`` to ``import_``."""
     return "import_" if word == "import" else word.replace("-", "_")

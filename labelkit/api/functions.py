@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labelkit.api import python_name
+from labelkit.api import to_python_name
 from labelkit.api.result import Result
 from labelkit.commands.table import Command, Group
 from labelkit.options.base import BaseConfig
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.progress import Progress, current_progress, use_progress
 
 SOURCES = {
@@ -47,14 +47,14 @@ class CommandGroup:
 
     def __init__(self, word: str, group: Group) -> None:
         self._word = word
-        self._commands = {python_name(name): (name, command) for name, command in group.commands.items()}
+        self._commands = {to_python_name(name): (name, command) for name, command in group.commands.items()}
         self.__doc__ = group.summary
 
     def __getattr__(self, name: str) -> Callable[..., Result]:
         if name.startswith("_") or name not in self._commands:
             raise AttributeError(f"labelkit.{self._word} has no attribute {name!r}; choose from {', '.join(self)}")
         word, command = self._commands[name]
-        function = self.__dict__[name] = build_function((self._word, word), command)
+        function = self.__dict__[name] = build_command_function((self._word, word), command)
         return function
 
     def __iter__(self) -> Any:
@@ -67,18 +67,18 @@ class CommandGroup:
         return f"<labelkit.{self._word}: {', '.join(self)}>"
 
 
-def build_function(words: tuple[str, ...], command: Command) -> Callable[..., Result]:
-    """Build the Python function of a command, with a signature and docstring for all of its options.
+def build_command_function(words: tuple[str, ...], command: Command) -> Callable[..., Result]:
+    """Build the Python function that runs a command, with a signature and docstring for all of its options.
 
     The function merges preset, file and options like the command line. It raises the error that would end the command;
     if there is a result before the error, it is in the ``result`` attribute of the error.
     """
-    config_class = command.config_class()
+    config_class = command.load_config_class()
 
     def function(**options: Any) -> Result:
         preset, file = options.pop("preset", None), options.pop("config", None)
         with log_messages():
-            config = resolve(
+            config = resolve_config(
                 config_class,
                 preset=None if preset is None else str(preset),
                 config_file=None if file is None else Path(file),
@@ -92,8 +92,8 @@ def build_function(words: tuple[str, ...], command: Command) -> Callable[..., Re
             raise fault
         return result
 
-    function.__name__ = python_name(words[-1])
-    function.__qualname__ = ".".join(python_name(word) for word in words)
+    function.__name__ = to_python_name(words[-1])
+    function.__qualname__ = ".".join(to_python_name(word) for word in words)
     function.__module__ = "labelkit"
     descriptions = {name: field.description for name, field in config_class.model_fields.items()} | SOURCES
     lines = "".join(f"\n    {name}: {text}" for name, text in descriptions.items())

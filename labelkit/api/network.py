@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from labelkit.api.functions import log_messages
 from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
-from labelkit.data.center_crop import center_boxes
+from labelkit.data.center_crop import compute_center_boxes
 from labelkit.data.decode import BadImageError, EncodedImage, read_image_file
 from labelkit.data.views.transforms import resize_box
 from labelkit.errors import DatasetError
 from labelkit.options.model import ModelConfig
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 
 Images = Sequence[str | os.PathLike[str] | NDArray[np.uint8]]
 
@@ -59,7 +59,7 @@ class Network(nn.Module):
         """
         pixels = self._pixels(image)
         height, width, _ = pixels.shape
-        (box,) = center_boxes(self._view.size, self._view.resized_side, [height], [width])
+        (box,) = compute_center_boxes(self._view.size, self._view.resized_side, [height], [width])
         cut = torch.from_numpy(np.array(resize_box(pixels, box, self._view).transpose(2, 0, 1))).float().div_(255)
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
         return (cut - mean) / std
@@ -133,6 +133,6 @@ def load_network(
         "seed": seed or None,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    config = resolve(ModelConfig, overrides=options, origins={name: name for name in options}).config
+    config = resolve_config(ModelConfig, overrides=options, origins={name: name for name in options}).config
     with log_messages():
         return Network(build_embedding_network(config, 3)).eval()

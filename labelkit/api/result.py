@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from labelkit.cli.console import dump_json, format_table
 
 if TYPE_CHECKING:
-    from labelkit.commands.common.results import SimpleResult
+    from labelkit.commands.common.results import CommandResult
 
 
 class Result:
@@ -22,7 +22,7 @@ class Result:
         tables: the tables that the command prints, with ``title``, ``columns`` and ``rows``.
     """
 
-    def __init__(self, found: SimpleResult) -> None:
+    def __init__(self, found: CommandResult) -> None:
         made = list(found.paths)
         self.values: dict[str, Any] = found.to_json() | ({"made": made} if made else {})
         self.paths = tuple(made)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Union, get_args, get_origin
 
 import labelkit
-from labelkit.api import python_name
+from labelkit.api import to_python_name
 from labelkit.api.functions import SOURCES
 from labelkit.commands.table import COMMANDS, Command, Group
 
@@ -37,7 +37,7 @@ def render_stub() -> str:
     """Return the text of the type stub ``labelkit/__init__.pyi``."""
     parts = [_HEAD]
     for word, entry in COMMANDS.items():
-        name = python_name(word)
+        name = to_python_name(word)
         if isinstance(entry, Group):
             functions = "\n".join(_render_function(below, command, "    ") for below, command in entry.commands.items())
             parts.append(f"@final\nclass _{name.title()}:\n{functions}\n{name}: _{name.title()}\n")
@@ -47,7 +47,7 @@ def render_stub() -> str:
 
 
 def _render_function(word: str, command: Command, pad: str) -> str:
-    fields = sorted(command.config_class().model_fields.items(), key=lambda item: not item[1].is_required())
+    fields = sorted(command.load_config_class().model_fields.items(), key=lambda item: not item[1].is_required())
     parameters = [
         f"{name}: {_render_type(field.annotation)}{'' if field.is_required() else ' = ...'}" for name, field in fields
     ]
@@ -55,7 +55,7 @@ def _render_function(word: str, command: Command, pad: str) -> str:
     lines = "".join(f"{pad}    {parameter},\n" for parameter in parameters)
     first = "    @staticmethod\n" if pad else ""
     doc = command.text.partition("\n")[0]
-    return f'{first}{pad}def {python_name(word)}(\n{pad}    *,\n{lines}{pad}) -> Result:\n{pad}    """{doc}"""\n'
+    return f'{first}{pad}def {to_python_name(word)}(\n{pad}    *,\n{lines}{pad}) -> Result:\n{pad}    """{doc}"""\n'
 
 
 def _render_type(annotation: object) -> str:

@@ -12,24 +12,24 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from labelkit.cli.console import current_output, dump_json, escape_control, print_line, print_message, print_result
-from labelkit.cli.options import COMMON_PANEL, OUTPUT_PARAMETERS, Command, output_context
+from labelkit.cli.console import current_output, dump_json, escape_controls, print_line, print_message, print_result
+from labelkit.cli.options import COMMON_PANEL, OUTPUT_PARAMETERS, Command, apply_output_options
 from labelkit.commands.table import Command as StageCommand
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
     BaseConfig,
-    aliases,
-    bounds,
-    choices,
-    flag,
+    describe_bounds,
     format_value,
+    get_item_type,
     is_allowed_in_presets,
-    list_item_type,
+    list_aliases,
+    list_choices,
     metavar,
     read_field_extra,
     split_list,
+    to_flag,
 )
-from labelkit.options.presets import DEFAULT_ORIGIN, MergedConfig, available_presets, resolve
+from labelkit.options.presets import DEFAULT_ORIGIN, MergedConfig, list_presets, resolve_config
 
 _WIDEST_METAVAR = 20
 _LAST_PANELS = ("Output", "Limits", "Run")
@@ -37,20 +37,20 @@ _LAST_PANELS = ("Output", "Limits", "Run")
 
 def build_typer_command(command: StageCommand) -> Command:
     """Build the Typer command that runs a function, prints its result and raises any error returned with it."""
-    config_class = command.config_class()
-    presets = available_presets(config_class)
+    config_class = command.load_config_class()
+    presets = list_presets(config_class)
     lists = [name for name, field in config_class.model_fields.items() if _takes_all_arguments(field)]
-    kinds = {name: list_item_type(field.annotation) for name, field in config_class.model_fields.items()}
+    kinds = {name: get_item_type(field.annotation) for name, field in config_class.model_fields.items()}
     repeatable = {name: kind for name, kind in kinds.items() if kind is not None and name not in lists}
 
     def run(**given: Any) -> None:
         given |= {name: tuple(given[name] or ()) or None for name in lists}
         given |= {name: _join_repeated(given.get(name) or (), kind) for name, kind in repeatable.items()}
-        with output_context(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
+        with apply_output_options(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
             config_file = given.pop("config")
             preset = given.pop("preset", None)
             overrides, origins = _overrides(given)
-            merged = resolve(
+            merged = resolve_config(
                 config_class,
                 preset=preset,
                 config_file=None if config_file is None else Path(config_file),
@@ -58,7 +58,7 @@ def build_typer_command(command: StageCommand) -> Command:
                 origins=origins,
             )
             if current_output().shows_config:
-                show_config(merged)
+                print_config(merged)
                 return
             if current_output().verbose:
                 for name, value in merged.values.items():
@@ -107,7 +107,7 @@ def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]
             raise ConfigError("--set", problem, "Write, for example, --set lr=0.1.")
         values[key], origins[key] = text, f"--set {key}"
     set_options = {name: value for name, value in given.items() if value is not None}
-    return values | set_options, origins | {name: flag(name) for name in set_options}
+    return values | set_options, origins | {name: to_flag(name) for name in set_options}
 
 
 def _help_rank(field: FieldInfo) -> int:
@@ -121,9 +121,9 @@ def _takes_all_arguments(field: FieldInfo) -> bool:
 
 
 def _help_text(field: FieldInfo) -> str:
-    notes = [bounds(field)] if bounds(field) else []
+    notes = [describe_bounds(field)] if describe_bounds(field) else []
     if _placeholder(field) == "CHOICE":
-        notes.append("one of " + ", ".join(choices(field.annotation)))
+        notes.append("one of " + ", ".join(list_choices(field.annotation)))
     description = (field.description or "").strip()
     if field.is_required():
         notes.append("required")
@@ -149,18 +149,18 @@ def _build_parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         place = typer.Argument(help=text, metavar=name.upper(), show_default=False)
         return _build_keyword(name, Annotated[list[str] | None if _takes_all_arguments(field) else str | None, place])
     panel = read_field_extra(field, "panel")
-    short, long, switch = read_field_extra(field, "short"), flag(name), field.annotation is bool
+    short, long, switch = read_field_extra(field, "short"), to_flag(name), field.annotation is bool
     option = typer.Option(
         *([str(short)] if short else []),
         f"{long}/--no-{long[2:]}" if switch else long,
-        *aliases(field),
+        *list_aliases(field),
         help=text,
         metavar=_placeholder(field),
         show_default=False,
         rich_help_panel=str(panel) if panel else None,
-        autocompletion=_build_completion(choices(field.annotation)),
+        autocompletion=_build_completion(list_choices(field.annotation)),
     )
-    several = list_item_type(field.annotation) is not None
+    several = get_item_type(field.annotation) is not None
     return _build_keyword(
         name, Annotated[bool | None if switch else list[str] | None if several else str | None, option]
     )
@@ -170,7 +170,7 @@ def _build_common_option(
     name: str, text: str, word: str, kind: object, completion: tuple[str, ...] = ()
 ) -> inspect.Parameter:
     option = typer.Option(
-        flag(name),
+        to_flag(name),
         metavar=word,
         help=escape_markup(text),
         show_default=False,
@@ -212,18 +212,18 @@ def config() -> None:
     raise ConfigError("labelkit config", problem, "Pass the command, for example: `labelkit config train sela`.")
 
 
-def show_config(merged: MergedConfig[BaseConfig]) -> None:
+def print_config(merged_config: MergedConfig[BaseConfig]) -> None:
     """Print the resolved config as YAML, with the origin of each value in a comment.
 
     The output can be used as a preset or config file. Fields that a file may not set are commented out.
     """
-    values, origins = merged.config.to_yaml_dict(), merged.origins
-    command = " ".join(("labelkit", *merged.config.command))
+    values, origins = merged_config.config.to_yaml_dict(), merged_config.origins
+    command = " ".join(("labelkit", *merged_config.config.command))
     if current_output().json:
-        document = {"command": command, "preset": merged.preset_path, "config": values, "origins": origins}
+        document = {"command": command, "preset": merged_config.preset_path, "config": values, "origins": origins}
         print_line(dump_json(document))
         return
-    fields = type(merged.config).model_fields
+    fields = type(merged_config.config).model_fields
     lines = [
         ("" if is_allowed_in_presets(fields[name]) else "# ") + _yaml_line(name, value)
         for name, value in values.items()
@@ -231,7 +231,7 @@ def show_config(merged: MergedConfig[BaseConfig]) -> None:
     if not current_output().quiet:
         # A long value must not push all comments out of view.
         width = min(max(len(line) for line in lines), 48)
-        comments = (escape_control(origins[name]) for name in values)
+        comments = (escape_controls(origins[name]) for name in values)
         lines = [f"{line.ljust(width)}  # {comment}" for line, comment in zip(lines, comments, strict=True)]
     print_line("\n".join([f"# {command}", *lines]))
 

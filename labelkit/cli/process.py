@@ -67,7 +67,7 @@ class _MessageStream(_PipeStream):
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit with a code, forcibly if library threads keep the process alive after a signal.
+    """Exit with a code; after a signal, even if threads of libraries would keep the process alive.
 
     Raises:
         SystemExit: always.
@@ -192,8 +192,8 @@ def _forward_signals(reader: int, handler: object, seen: list[int]) -> None:
         os.close(reader)
 
 
-def describe_stop(signum: int, arguments: Sequence[str]) -> str:
-    """Return a message that names the signal, and how to continue a command (given without ``labelkit``) that can."""
+def describe_interruption(signum: int, arguments: Sequence[str]) -> str:
+    """Return a message that names the signal and, for a command that can be resumed, says how to resume it."""
     again = {"start": " again", "embed": " again", "train": " with --resume"}.get("".join(arguments[:1]))
     if again == " with --resume" and "--overwrite" in arguments:  # --resume would continue the old run if it is there
         again += " instead of --overwrite; if training has not started, run it again unchanged"
@@ -202,7 +202,7 @@ def describe_stop(signum: int, arguments: Sequence[str]) -> str:
 
 
 def _exit_immediately(signum: int) -> NoReturn:
-    _write_message(describe_stop(signum, sys.argv[1:]))
+    _write_message(describe_interruption(signum, sys.argv[1:]))
     os._exit(128 + signum)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from labelkit.cli.console import Output, escape_control, is_main_process, print_message, write
+from labelkit.cli.console import OutputOptions, escape_controls, is_main_process, print_message, write_text
 from labelkit.progress import Progress, Task
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -18,19 +18,19 @@ _SECONDS_BETWEEN_REDRAWS = 0.1
 _ERASE = "\r\x1b[K"
 
 
-def create_progress_display(output: Output) -> Progress:
+def create_progress_display(output: OutputOptions) -> Progress:
     """Return the progress display that suits the terminal and the output options."""
     if not is_main_process():
         return Progress()
     if output.quiet:
-        return WarningProgress()
+        return QuietProgress()
     if sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}:
         return LineProgress(_SECONDS_BETWEEN_REDRAWS, redraws=True)
     return LineProgress()
 
 
-class WarningProgress(Progress):
-    """Progress display that shows only warnings (``-q``)."""
+class QuietProgress(Progress):
+    """Progress display for quiet runs (``-q``), which shows only warnings."""
 
     def warning(self, text: str) -> None:
         """Print a warning."""
@@ -71,8 +71,8 @@ class LineProgress(Progress):
     def show(self, text: str) -> None:
         """Print or redraw the progress line of a task."""
         if self.redraws:
-            line = escape_control(text).replace("\n", " ")[: shutil.get_terminal_size().columns - 1]
-            write(f"{_ERASE}{line}", sys.stderr)
+            line = escape_controls(text).replace("\n", " ")[: shutil.get_terminal_size().columns - 1]
+            write_text(f"{_ERASE}{line}", sys.stderr)
             self._is_drawn = True
         else:
             print_message(text)
@@ -95,7 +95,7 @@ class LineProgress(Progress):
 
     def _erase(self) -> None:
         if self._is_drawn:
-            write(_ERASE, sys.stderr)
+            write_text(_ERASE, sys.stderr)
             self._is_drawn = False
 
 

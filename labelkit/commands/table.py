@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelkit.commands.common.results import SimpleResult
+    from labelkit.commands.common.results import CommandResult
     from labelkit.errors import LabelkitError
     from labelkit.options.base import BaseConfig
 
@@ -45,14 +45,14 @@ class Command:
         """First sentence of the help text up to a colon, for the list of all commands."""
         return self.text.partition(". ")[0].partition(": ")[0].rstrip(".") + "."
 
-    def config_class(self) -> type[BaseConfig]:
+    def load_config_class(self) -> type[BaseConfig]:
         """Import and return the options class of the command."""
         if not isinstance(self.config, str):
             return self.config
         loaded: type[BaseConfig] = _load(self.config)
         return loaded
 
-    def run(self, config: BaseConfig) -> tuple[SimpleResult, LabelkitError | None]:
+    def run(self, config: BaseConfig) -> tuple[CommandResult, LabelkitError | None]:
         """Check inputs and outputs, and run the command.
 
         Returns:
@@ -62,7 +62,7 @@ class Command:
             ConfigError: torchrun started several processes of a command that does not support this.
         """
         from labelkit.commands.common.gate import check_score_limits
-        from labelkit.commands.common.mirror import mirror_addresses
+        from labelkit.commands.common.mirror import mirror_urls
         from labelkit.commands.common.outputs import check_inputs, check_outputs
         from labelkit.errors import ConfigError
         from labelkit.options.gate import GateConfig
@@ -74,10 +74,10 @@ class Command:
                 f"was started as {count} processes (WORLD_SIZE), but does not support several processes",
                 "Start it without torchrun, or unset WORLD_SIZE.",
             )
-        with mirror_addresses(config) as (local, upload):
+        with mirror_urls(config) as (local, upload):
             check_outputs(local)
             check_inputs(local)
-            stage: Callable[[BaseConfig], SimpleResult] = _load(self.stage)
+            stage: Callable[[BaseConfig], CommandResult] = _load(self.stage)
             result = stage(local)
             fault = upload()
         if fault is None and isinstance(config, GateConfig):
@@ -235,7 +235,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "--result head` writes a CSV.",
                 "labelkit discover head --index digits.h5",
                 "labelkit.commands.discover.options:DiscoverHeadConfig",
-                "labelkit.commands.discover.categories:discover_head",
+                "labelkit.commands.discover.categories:classify_by_logits",
             ),
             "answer": Command(
                 "Predict a known class, a new group or `unsure` for each unlabeled image, with a calibrated "

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import ImageDataset, build_dataset
 from labelkit.data.decode import MAX_FILE_BYTES, BadImageError, EncodedImage, image_suffixes
-from labelkit.data.folders import describe_ignored_files, exclusion_reason, infer_splits_and_classes, split_from_name
-from labelkit.data.remote import FileLocation, convert_errors, match_files
-from labelkit.data.tables import class_names as classes_of
+from labelkit.data.folders import describe_ignored_files, find_exclusion_reason, infer_split, infer_splits_and_classes
+from labelkit.data.remote import FileLocation, match_files, translate_errors
 from labelkit.data.tables import find_label_column, missing_labels_note
+from labelkit.data.tables import to_class_names as classes_of
 from labelkit.errors import DatasetError
 from labelkit.files import parse_json
-from labelkit.formatting import one_line
+from labelkit.formatting import to_one_line
 
 SUFFIXES: Final = (".tar", ".parquet")
 _COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
@@ -39,12 +39,12 @@ _BRACES: Final = re.compile(r"\{([^{}]+)\}")
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)")
 
 
-def is_shards(text: str) -> bool:
+def is_archive_pattern(text: str) -> bool:
     """Return whether a dataset is specified by the names of archive files, such as ``.tar`` or ``.parquet``."""
     return text.lower().endswith(SUFFIXES + _COMPRESSED)
 
 
-def expand_shards(text: str) -> list[FileLocation]:
+def find_archives(text: str) -> list[FileLocation]:
     """Return the archive files that match a path, a URL or a pattern, sorted by name.
 
     Raises:
@@ -58,7 +58,6 @@ def expand_shards(text: str) -> list[FileLocation]:
 
 
 def _expand_braces(inside: str) -> Sequence[str]:
-    """Expand the content of a pair of braces, as a shell does."""
     numbers = _RANGE.fullmatch(inside)
     if numbers is None:
         return inside.split(",")
@@ -69,7 +68,7 @@ def _expand_braces(inside: str) -> Sequence[str]:
 
 def _infer_file_splits(paths: Sequence[FileLocation]) -> list[str | None]:
     """Infer each file's split from its name (train-0001.tar); all None if some names lack one and the others agree."""
-    found = [split_from_name(path.stem) for path in paths]
+    found = [infer_split(path.stem) for path in paths]
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
 
 
@@ -97,8 +96,8 @@ class TarSource:
         return EncodedImage(self.paths[archive].read(begin, begin + size) if size else b"")
 
 
-def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str] = ()) -> ImageDataset:
-    """List the images in uncompressed tar archives as a dataset, without members that match ``exclude``.
+def load_tar_files(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str] = ()) -> ImageDataset:
+    """Load the images in uncompressed tar archives as a dataset, without members that match ``exclude``.
 
     Raises:
         DatasetError: a file is truncated or not an archive, there are no images, or two members have the same name.
@@ -150,7 +149,7 @@ def _iterate_members(
                 if not member.isreg() or member.sparse is not None:
                     if not member.isdir():
                         ignored["links and devices"] += 1
-                elif (left := exclusion_reason(inner, exclude)) is not None:
+                elif (left := find_exclusion_reason(inner, exclude)) is not None:
                     ignored[left[1]] += 1
                 elif suffix in suffixes:
                     yield inner, member, None
@@ -217,7 +216,7 @@ class ParquetSource:
         except DatasetError:
             raise
         except Exception as error:  # errors of pyarrow have no common base class
-            raise BadImageError(f"{self.paths[file].name} cannot be read: {one_line(error)}") from error
+            raise BadImageError(f"{self.paths[file].name} cannot be read: {to_one_line(error)}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes) or not content:
             raise BadImageError("this row contains no image")
@@ -240,8 +239,8 @@ class ParquetSource:
         return ParquetSource, (self.paths, self.column, self.places)
 
 
-def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | None = None) -> ImageDataset:
-    """List the images in Parquet files, which must have the same columns, as a dataset.
+def load_parquet_files(paths: Sequence[FileLocation], name: str, label_column: str | None = None) -> ImageDataset:
+    """Load the images in Parquet files, which must have the same columns, as a dataset.
 
     The default label column is one with a common name, or the only one with Hugging Face class names.
 
@@ -296,7 +295,7 @@ def _read_listing(
     import pyarrow.parquet as pq
 
     where = str(path)
-    with convert_errors(where), path.open() as file, pq.ParquetFile(file) as table:
+    with translate_errors(where), path.open() as file, pq.ParquetFile(file) as table:
         schema = table.schema_arrow
         wanted = column or _image_column(schema, where)
         if wanted not in schema.names:
@@ -333,7 +332,6 @@ def _image_column(schema: Any, where: str) -> str:
 
 
 def _read_class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
-    """Return the class names in the Hugging Face metadata, by column."""
     try:
         features = parse_json(metadata[b"huggingface"].decode("utf-8"))["info"]["features"]
         names = {column: about.get("names") for column, about in features.items() if isinstance(about, dict)}

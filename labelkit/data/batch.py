@@ -1,7 +1,7 @@
 """Inputs to a method: batches of image views, mixup, and information about the training set.
 
 Neither contains the true classes of unlabeled images, so no method can use them. A copy from ordinary memory waits for
-all pending GPU work, dozens of times per step. `move_to_device` therefore packs its arrays into one block of pinned
+all pending GPU work, dozens of times per step. `move_arrays_to_device` thus packs its arrays into one block of pinned
 memory, which is copied asynchronously; torch keeps the block alive until then.
 """
 
@@ -38,7 +38,7 @@ class ViewGeometry:
 
 @dataclass(frozen=True, slots=True)
 class HostBatch:
-    """Copy of a batch's labels and sample indices in CPU memory.
+    """Labels and sample indices of a batch, copied to CPU memory.
 
     Attributes:
         labels: (b,) int64, as in the batch.
@@ -71,18 +71,18 @@ class Batch:
 
     @property
     def on_host(self) -> HostBatch:
-        """Return the labels and sample indices in CPU memory, without a GPU transfer if the loader kept a copy."""
+        """Return the labels and sample indices in CPU memory; this avoids a GPU transfer if the loader kept a copy."""
         if self.host is not None:
             return self.host
         return HostBatch(self.labels.cpu().numpy(), self.sample_index.cpu().numpy())
 
-    def indices_where(self, chosen: NDArray[np.bool_]) -> Tensor:
+    def indices_where(self, mask: NDArray[np.bool_]) -> Tensor:
         """Return the indices (m,) int64 of the true entries of a CPU mask, on the device of the batch."""
-        return array_to_device(np.flatnonzero(chosen), self.labels.device)
+        return array_to_device(np.flatnonzero(mask), self.labels.device)
 
     @property
     def images(self) -> Tensor:
-        """Return the first view (b, c, h, w) of the images, which is the only one for single-view methods."""
+        """Return the first view (b, c, h, w) of the images, the only one for single-view methods."""
         return self.views[0]
 
 
@@ -147,10 +147,10 @@ _ALIGNED: Final = 64  # bytes, an alignment that suits any type
 
 def array_to_device(values: NDArray[Any], device: torch.device) -> Tensor:
     """Move a numpy array to a device as a tensor, sharing memory if the device is the CPU."""
-    return move_to_device((values,), device)[0]
+    return move_arrays_to_device((values,), device)[0]
 
 
-def move_to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+def move_arrays_to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
     """Move several arrays to a device in one transfer, sharing memory if the device is the CPU."""
     tensors = [torch.from_numpy(np.ascontiguousarray(values)) for values in arrays]
     if device.type == "cpu":
@@ -231,4 +231,4 @@ def draw_blending_plan(count: int, alpha: float, generator: np.random.Generator,
     drawn = generator.beta(alpha, alpha, count)
     shares = np.maximum(drawn, 1 - drawn).astype(np.float32)
     partners = generator.permutation(count)
-    return BlendingPlan(*move_to_device((shares, partners), device))
+    return BlendingPlan(*move_arrays_to_device((shares, partners), device))

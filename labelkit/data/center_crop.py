@@ -11,24 +11,24 @@ Interpolation = Literal["bicubic", "bilinear"]
 RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
-def resized_side(size: int, resize_ratio: float) -> int:
+def compute_resized_side(size: int, resize_ratio: float) -> int:
     """Return the size in pixels to which the shorter side of an image is resized before the center crop."""
     # The small term keeps rounding errors from lowering results such as 32 * (36 / 32) below 36.
     return int(size * resize_ratio + 1e-6)
 
 
-def center_boxes(size: int, side: int, heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
+def compute_center_boxes(size: int, side: int, heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
     """Compute the box in each original image that remains visible after resizing and center cropping.
 
     The shorter side is resized to ``side`` pixels, and a square of ``size`` is cropped. Heights and widths are (b,), in
     pixels of the originals, as are the boxes, (b, 4) float64 left, top, right, bottom.
     """
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
-    rows, columns = resized_shape(side, h, w)
-    return resized_boxes(size, np.rint((rows - size) / 2), np.rint((columns - size) / 2), h / rows, w / columns)
+    rows, columns = compute_resized_shapes(side, h, w)
+    return compute_source_boxes(size, np.rint((rows - size) / 2), np.rint((columns - size) / 2), h / rows, w / columns)
 
 
-def resized_shape(
+def compute_resized_shapes(
     side: int, heights: NDArray[np.float64], widths: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute heights and widths after resizing the shorter side to ``side``, rounded down as in torchvision."""
@@ -36,7 +36,7 @@ def resized_shape(
     return np.floor(side * heights / shorter + 1e-9), np.floor(side * widths / shorter + 1e-9)
 
 
-def resized_boxes(
+def compute_source_boxes(
     size: int,
     top: NDArray[np.float64],
     left: NDArray[np.float64],

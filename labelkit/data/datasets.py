@@ -56,7 +56,7 @@ MaskSource = ItemSource[NDArray[np.uint8]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectedSource(Generic[T]):
-    """Source that contains selected items of another source, in a chosen order.
+    """Source with selected items of another source, in a chosen order.
 
     Attributes:
         source: the other source.
@@ -72,7 +72,7 @@ class SelectedSource(Generic[T]):
 
 
 def select_source(source: ItemSource[T], rows: NDArray[np.int64]) -> SelectedSource[T]:
-    """Return a source that contains the items at the given indices, in that order."""
+    """Return a source with the items of another source at the given indices, in that order."""
     if isinstance(source, SelectedSource):
         return SelectedSource(source.source, source.rows[rows])
     return SelectedSource(source, rows)
@@ -103,7 +103,7 @@ class ArraySource:
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Listing of a dataset: the sample ids, labels and splits of its images, in byte order of the ids.
+    """List of the images of a dataset, with their ids, labels and splits; images are in byte order of the ids.
 
     Attributes:
         name: registered name, or name of the folder or CSV file.
@@ -151,7 +151,7 @@ class ImageDataset:
     draw_order: NDArray[np.int64] | None = field(default=None, repr=False)
     masks: MaskSource | None = field(default=None, repr=False)
     mask_classes: tuple[str, ...] = ()
-    objects: ListedObjects | None = field(default=None, repr=False)
+    objects: DatasetObjects | None = field(default=None, repr=False)
     object_classes: tuple[str, ...] = ()
     presence: NDArray[np.int8] | None = field(default=None, repr=False)
     presence_classes: tuple[str, ...] = ()
@@ -173,7 +173,6 @@ class ImageDataset:
                 raise ValueError(f"{key} must be from -1 to {stop - 1}, got {array.min()} to {array.max()}")
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.sample_ids)
 
     def select(self, rows: ArrayLike) -> ImageDataset:
@@ -192,8 +191,8 @@ class ImageDataset:
             presence=None if self.presence is None else self.presence[index],
         )
 
-    def in_split(self, split: str | None) -> NDArray[np.int64]:
-        """Return the row indices of the images in a split, in increasing order; ``None`` selects all images.
+    def rows_in_split(self, split: str | None) -> NDArray[np.int64]:
+        """Return the row indices of the images in a split, in increasing order; for ``None``, of all images.
 
         Raises:
             DatasetError: there is no such split, or it is empty.
@@ -230,7 +229,7 @@ def resolve_split(split: str, split_names: Sequence[str]) -> str:
     return split if split in split_names else SPLIT_WORDS.get(split.lower(), split)
 
 
-def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
+def natural_sort_key(name: str) -> tuple[tuple[int, float, str], ...]:
     """Return a sort key for natural order, in which 2 < 10 and a2 < a10."""
     parts = re.split(r"(\d+)", name)
     if re.fullmatch(r"-?\d+", name):
@@ -239,7 +238,7 @@ def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
 
 
 def list_splits_in_order(splits: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the distinct splits in ``splits``, in the order train, val, test, unlabeled."""
+    """Return the distinct split names in ``splits``, in the order train, val, test, unlabeled."""
     present = set(splits)
     return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in present)
 
@@ -269,15 +268,15 @@ def build_dataset(
         split_names: ordered split names; default: the standard ones that occur in ``splits``.
         notes: messages for the user, such as which files were ignored.
     """
-    class_names = class_names or sorted({label for label in labels if label is not None}, key=natural_key)
+    class_names = class_names or sorted({label for label in labels if label is not None}, key=natural_sort_key)
     split_names = split_names or list_splits_in_order(splits)
     found = find_positions(labels, class_names)
     parts = find_positions(splits, split_names)
     facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "notes": tuple(notes)}
-    return build_numbered_listing(name, root, ids, found, parts, source, **facts)
+    return build_indexed_dataset(name, root, ids, found, parts, source, **facts)
 
 
-def build_numbered_listing(
+def build_indexed_dataset(
     name: str,
     root: Path | None,
     ids: Sequence[str],
@@ -287,12 +286,12 @@ def build_numbered_listing(
     *,
     class_names: Sequence[str],
     split_names: Sequence[str],
-    listed: bool = False,
+    in_published_order: bool = False,
     **facts: Any,
 ) -> ImageDataset:
-    """Build a dataset from class and split numbers (n,), -1 = none; otherwise like :func:`build_dataset`.
+    """Build a dataset like :func:`build_dataset`, but from class and split numbers (n,), -1 = none.
 
-    ``listed`` states whether published splits are drawn in the order of ``ids``; ``facts`` are other fields.
+    ``in_published_order``: published splits are drawn in the order of ``ids``; ``facts`` are other fields.
     """
     order = np.array(sorted(range(len(ids)), key=[os.fsencode(one) for one in ids].__getitem__), dtype=np.int64)
     return ImageDataset(
@@ -305,7 +304,7 @@ def build_numbered_listing(
         splits=splits[order].astype(np.int16),
         split_names=tuple(split_names),
         source=source if bool((np.diff(order) == 1).all()) else select_source(source, order),
-        draw_order=order if listed else None,
+        draw_order=order if in_published_order else None,
         **facts,
     )
 
@@ -340,7 +339,6 @@ class ImageObjects:
     outlines: tuple[Any, ...] | None = None
 
     def __len__(self) -> int:
-        """Return the number of objects."""
         return len(self.labels)
 
     def find_trainable_objects(self) -> NDArray[np.int64]:
@@ -348,14 +346,14 @@ class ImageObjects:
         wide = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
         return np.flatnonzero(wide & ~self.ignored)
 
-    def select(self, places: NDArray[np.int64]) -> ImageObjects:
+    def select(self, index: NDArray[np.int64]) -> ImageObjects:
         """Return the objects at the given positions."""
-        outlines = None if self.outlines is None else tuple(self.outlines[place] for place in places)
-        return ImageObjects(self.boxes[places], self.labels[places], self.ignored[places], self.areas[places], outlines)
+        outlines = None if self.outlines is None else tuple(self.outlines[place] for place in index)
+        return ImageObjects(self.boxes[index], self.labels[index], self.ignored[index], self.areas[index], outlines)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ListedObjects:
+class DatasetObjects:
     """Annotated objects of every image in a dataset.
 
     Attributes:
@@ -375,13 +373,13 @@ class ListedObjects:
         """Return the objects in the image at ``index``."""
         return self.rows[index]
 
-    def select(self, rows: NDArray[np.int64]) -> ListedObjects:
+    def select(self, rows: NDArray[np.int64]) -> DatasetObjects:
         """Return the objects in the images at the given indices."""
-        return ListedObjects(tuple(self.rows[row] for row in rows), self.sizes[rows])
+        return DatasetObjects(tuple(self.rows[row] for row in rows), self.sizes[rows])
 
 
-def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
-    """Return the index of the first box with less than half of its area inside the image.
+def find_box_outside_image(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
+    """Find the first box with less than half of its area inside the image, and return its index.
 
     Return ``None`` if there is no such box, or if the size is unknown. In published datasets, boxes often exceed the
     border by a few pixels; this check detects boxes in another coordinate format.
@@ -396,7 +394,7 @@ def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int |
 
 @dataclass(frozen=True, slots=True)
 class JoinedSource:
-    """Concatenation of two sources, with the items of the first one before those of the second."""
+    """Concatenation of two sources: the items of the first, followed by those of the second."""
 
     first: ImageSource
     second: ImageSource
@@ -435,11 +433,11 @@ IGNORE: Final = 255
 _MEANINGLESS: Final = -1
 
 
-def build_class_table(meaning: Mapping[int, int]) -> NDArray[np.int16]:
-    """Build the (256,) lookup table from pixel values to classes; unlisted values map to -1, but 255 to ``IGNORE``."""
+def build_class_table(class_of_value: Mapping[int, int]) -> NDArray[np.int16]:
+    """Build the (256,) lookup table from mask values to classes; 255 maps to ``IGNORE``, unlisted values to -1."""
     table = np.full(256, _MEANINGLESS, dtype=np.int16)
     table[IGNORE] = IGNORE
-    for value, label in meaning.items():
+    for value, label in class_of_value.items():
         table[value] = label
     return table
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 # AVIF and WebP register themselves.
 from PIL import AvifImagePlugin, Image, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401
 
-from labelkit.files import open_regular
-from labelkit.formatting import one_line
+from labelkit.files import open_regular_file
+from labelkit.formatting import to_one_line
 
 Channels = Literal[1, 3]
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def read_image_file(path: Path) -> bytes:
         BadImageError: not a regular file (a FIFO would block forever), empty, above 1 GiB, or unreadable.
     """
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE_BYTES:
                 raise BadImageError(f"the file size ({size:,} bytes) exceeds the limit of {MAX_FILE_BYTES:,} bytes")
@@ -168,7 +168,7 @@ class EncodedImage:
         return pixels, pixels.shape[:2]
 
     def explain_lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
-        """Return the reason if decoding to ``pixels`` lost almost all content; ``None`` if not, or for empty images."""
+        """Return why decoding to ``pixels`` lost almost all content; ``None`` if it did not, or for an empty image."""
         content = self._content
         if not isinstance(content, bytes) or any(np.ptp(part) > _FLAT for part in (pixels[::8, ::8], pixels)):
             return None  # tests a subset first, which is fast
@@ -201,7 +201,7 @@ def _read(content: bytes, work: Callable[[Image.Image], T]) -> T:
     except Exception as error:
         # On damaged files, Pillow's decoders raise many kinds of errors: OSError, SyntaxError,
         # struct.error, IndexError, zlib.error, OverflowError and more.
-        raise BadImageError(f"damaged: {one_line(error, 120)}") from error
+        raise BadImageError(f"damaged: {to_one_line(error, 120)}") from error
 
 
 def _open_checked(content: bytes) -> Image.Image:

@@ -23,8 +23,8 @@ def exit_with_parent(name: str) -> None:
 
 
 @contextmanager
-def without_main_module() -> Iterator[None]:
-    """Keep processes started in this block from running the user's script again, which may lack a main guard.
+def hide_main_module() -> Iterator[None]:
+    """Prevent processes started in this block from running the user's script again, as it may lack a main guard.
 
     Workers run only functions of labelkit, so they do not need the script.
     """

@@ -10,7 +10,7 @@ from typing import Final
 
 from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, ImageSource, build_dataset, sort_by_bytes
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
-from labelkit.data.remote import FileLocation, RemoteSource, find_files
+from labelkit.data.remote import FileLocation, RemoteSource, list_remote_files
 from labelkit.errors import DatasetError
 from labelkit.files import TABLE_SUFFIXES
 
@@ -28,8 +28,8 @@ _NO_PHOTOS: Final = frozenset(
 )
 
 
-def split_from_name(name: str) -> str | None:
-    """Return the split that a folder or file name denotes, or ``None`` if it denotes none.
+def infer_split(name: str) -> str | None:
+    """Infer the split from the name of a folder or file; return ``None`` if the name is not that of a split.
 
     Names that merely begin with the name of a split, such as test-tubes, do not denote it.
     """
@@ -37,8 +37,8 @@ def split_from_name(name: str) -> str | None:
     return None if found is None else SPLIT_WORDS[found[1].lower()]
 
 
-def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Return the part of a path that excludes the file from the dataset, and the reason; ``None`` if it is included.
+def find_exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
+    """Find the part of a path that excludes the file from the dataset, and the reason; ``None`` if it is included.
 
     Patterns may contain ``*`` and ``?``; they match names or, if they contain ``/``, paths.
     """
@@ -59,7 +59,7 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
     """List the relative paths of all image files under a folder, following symbolic links, in no particular order.
 
     Parts of a path are separated by ``/``. Circular links are not followed. ``ignored`` counts the files that are not
-    listed, by kind; :func:`exclusion_reason` describes the patterns to ``exclude``.
+    listed, by kind; :func:`find_exclusion_reason` describes the patterns to ``exclude``.
 
     Raises:
         DatasetError: a folder cannot be listed.
@@ -77,7 +77,7 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
             raise DatasetError(str(folder / prefix), problem, "Check the permissions of this folder.") from error
         for entry in entries:
             name = prefix + entry.name
-            if (left := exclusion_reason(name, exclude)) is not None:
+            if (left := find_exclusion_reason(name, exclude)) is not None:
                 ignored[left[1]] += 1
             elif entry.is_dir(follow_symlinks=False):
                 pending.append((f"{name}/", above))
@@ -97,9 +97,9 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
 def load_folder(
     root: Path, *, name: str | None = None, any_classes: bool = True, exclude: Sequence[str] = ()
 ) -> ImageDataset:
-    """List a folder as a dataset: class folders, splits with class folders, or images without labels.
+    """Load a folder as a dataset: class folders, splits with class folders, or images without labels.
 
-    See :func:`infer_splits_and_classes` for the meaning of folders, and :func:`exclusion_reason` for the patterns to
+    See :func:`infer_splits_and_classes` for the meaning of folders, :func:`find_exclusion_reason` for the patterns to
     ``exclude``. Unless ``any_classes``, folders are classes only if there are at least two, each with at least two
     images; otherwise, a note gives the reason.
 
@@ -113,19 +113,19 @@ def load_folder(
 
 
 def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Sequence[str] = ()) -> ImageDataset:
-    """List a folder at a URL, such as ``s3://bucket/photos``, following the rules of :func:`load_folder`.
+    """Load a folder at a URL, such as ``s3://bucket/photos``, following the rules of :func:`load_folder`.
 
     Raises:
         DatasetError: there are no images, there are masks next to them, or a folder cannot be listed.
     """
-    path, files = find_files(address)
+    path, files = list_remote_files(address)
     ignored: Counter[str] = Counter()
     found: dict[str, FileLocation] = {}
     left: set[tuple[str, str]] = set()
     suffixes = image_suffixes()
     for file in files:
         inner = "/".join(part for part in file.path.removeprefix(path).split("/") if part)
-        if (why := exclusion_reason(inner, exclude)) is not None:
+        if (why := find_exclusion_reason(inner, exclude)) is not None:
             left.add(why)
         elif (suffix := Path(file.name).suffix.lower()) not in suffixes:
             _count_ignored(ignored, inner, suffix)
@@ -180,7 +180,7 @@ def infer_splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], li
     ``unlabeled``, have no class.
     """
     folders = [name.split("/")[:-1] for name in names]
-    while len(tops := _find_top_folders(folders)) == 1 and split_from_name(*tops) is None:
+    while len(tops := _find_top_folders(folders)) == 1 and infer_split(*tops) is None:
         inner = [one[1:] for one in folders]
         has_images = any(len(one) == 1 for one in folders)
         if not _find_top_folders(inner) or (has_images and not _find_split_folders(inner)):
@@ -200,14 +200,14 @@ def infer_splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], li
         folders = [one[1:] if one and one[0] in splits else [] for one in folders]
         for split in set(splits.values()):
             tops = _find_top_folders([one for one, own in zip(folders, split_of, strict=True) if own == split])
-            if len(tops) == 1 and split_from_name(*tops) == split:
+            if len(tops) == 1 and infer_split(*tops) == split:
                 folders = [one[1:] if own == split else one for one, own in zip(folders, split_of, strict=True)]
-    elif odd := sorted(name for name in tops if split_from_name(name) not in (None, "unlabeled")):
+    elif odd := sorted(name for name in tops if infer_split(name) not in (None, "unlabeled")):
         notes.append(
             f"{' and '.join(f'{name}/' for name in odd)} next to other folders: used as classes, not as splits "
             "(to exclude folders, pass --exclude; to ignore all classes, pass --label-split none)"
         )
-    unlabeled = {top for top in _find_top_folders(folders) if split_from_name(top) == "unlabeled"}
+    unlabeled = {top for top in _find_top_folders(folders) if infer_split(top) == "unlabeled"}
     notes += [f"images in {name}/ have no label" for name in sorted(unlabeled)]
     class_of = [
         None if split == "unlabeled" or not one or one[0] in unlabeled else one[0]
@@ -223,7 +223,7 @@ def _find_top_folders(folders: Iterable[Sequence[str]]) -> set[str]:
 def _find_split_folders(folders: Sequence[Sequence[str]]) -> dict[str, str]:
     """Return the split of each top-level folder that denotes one; empty if the folders are not splits."""
     tops = _find_top_folders(folders)
-    splits = {top: split for top in tops if (split := split_from_name(top)) is not None}
+    splits = {top: split for top in tops if (split := infer_split(top)) is not None}
     kinds = set(splits.values()) - {"unlabeled"}
     in_order = len(kinds) > 1 or (len(kinds) == 1 and len(splits) == len(tops) == len(set(splits.values())))
     if not in_order and len(kinds) == 1:  # such as train/cat, train/dog and more/

@@ -24,7 +24,7 @@ from labelkit.data.decode import BadImageError
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import EmbeddingView, Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views, resize_images
-from labelkit.data.workers import BatchPlan, Reader
+from labelkit.data.workers import BatchPlan, BatchReader
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import join_first_few, percent
 
@@ -38,7 +38,7 @@ _READ_CHUNK: Final = 64
 
 
 class ImageBank:
-    """Images of a dataset, decoded into memory if they are small, and a record of the unreadable ones.
+    """Images of a dataset, of which small ones are decoded into memory, with a list of unreadable ones.
 
     The constructor decodes every image once, in threads, to find broken files before training.
 
@@ -77,7 +77,7 @@ class ImageBank:
         if pixels is not None:
             images = _to_base_size(pixels, base_size)
             self.images = images.to(self.device) if _has_room(self.device, images.nbytes) else images
-        self._reader: tuple[int, Reader] | None = None
+        self._reader: tuple[int, BatchReader] | None = None
 
     def _decode_all(self) -> NDArray[np.uint8] | None:
         """Decode every image once; return (n, h, w, c) pixels if all images are small and equally large."""
@@ -120,12 +120,12 @@ class ImageBank:
         """Return a SHA-256 digest (hex) of the image files of the given rows, by default of all."""
         return hashlib.sha256((self.sha256 if rows is None else self.sha256[rows]).tobytes()).hexdigest()
 
-    def reader(self, num_workers: int) -> Reader:
-        """Return an image reader that keeps its worker processes alive between passes."""
+    def build_reader(self, num_workers: int) -> BatchReader:
+        """Build an image reader that keeps its worker processes alive between passes."""
         if self._reader is None or self._reader[0] != num_workers:
-            self._reader = num_workers, Reader(self.dataset.source, self.dataset.in_channels, num_workers)
+            self._reader = num_workers, BatchReader(self.dataset.source, self.dataset.in_channels, num_workers)
         kept = self._reader[1]
-        return Reader(self.dataset.source, self.dataset.in_channels, num_workers) if kept.busy else kept
+        return BatchReader(self.dataset.source, self.dataset.in_channels, num_workers) if kept.busy else kept
 
     def check_readable(self, max_bad: float) -> None:
         """Raise an error if the fraction of unreadable images exceeds ``max_bad``, in ``[0, 1]``.
@@ -198,7 +198,7 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
 
 
 def number_view_kinds(views: Sequence[ViewSpec], cache_point: Sequence[object]) -> tuple[int, ...]:
-    """Group an epoch's views into kinds, numbered by first appearance, and return the kind of each view.
+    """Return the kind of each view of an epoch; kinds are numbered by their first appearance.
 
     Views with the same specification and the same ``cache_point`` are of one kind.
     """
@@ -208,7 +208,7 @@ def number_view_kinds(views: Sequence[ViewSpec], cache_point: Sequence[object]) 
 
 
 def draw_views(rng: KeyedRNG, kinds: Sequence[int], num_views: int, followers: Sequence[int] = ()) -> NDArray[np.int64]:
-    """Draw which cached view of each image is used as each view of an epoch.
+    """Draw the cached view of each image that is used as each view of an epoch.
 
     Args:
         rng: random numbers of the b images.
@@ -264,7 +264,7 @@ class CachedViewBank(ImageBank):
         self._slots[rows] = np.arange(len(rows))
 
     def make_views(self, plan: BatchPlan, normalize: Normalize) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-        """Return the cached values (b, ...) of each view in their stored type, and geometry if views follow others."""
+        """Return the cached values (b, ...) of each view in their stored dtype, and geometry if views follow others."""
         rows, drawn = plan.rows, draw_views(plan.draws, self._kinds, self._num_views, self._followers)
         made, geometry = [], []
         for place, kind in enumerate(self._kinds):
@@ -274,7 +274,7 @@ class CachedViewBank(ImageBank):
                 geometry.append(ViewGeometry(self._to_device(matrices), matrices))
         return tuple(made), tuple(geometry)
 
-    def unaugmented(self, rows: NDArray[np.int64]) -> Tensor:
+    def get_unaugmented(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the cached values (b, ...) of the unaugmented images, on the device."""
         return self._to_device(self._gather_views(rows, self._plain, np.zeros(len(rows), dtype=np.int64)))
 

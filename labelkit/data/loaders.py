@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from labelkit.data.batch import Batch, HostBatch, ViewGeometry, move_tensor_to_device, move_to_device
+from labelkit.data.batch import Batch, HostBatch, ViewGeometry, move_arrays_to_device, move_tensor_to_device
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.image_bank import ImageBank
@@ -22,7 +22,7 @@ from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.samplers import Sampler
 from labelkit.data.views.spec import Normalize, Pairing, ViewSpec
 from labelkit.data.views.transforms import finish_view
-from labelkit.data.workers import BatchPlan, Crops, Reader
+from labelkit.data.workers import BatchPlan, BatchReader, DecodedCrops
 from labelkit.errors import ConfigError, DatasetError
 
 _OCCURRENCE_SHIFT: Final = 40
@@ -30,8 +30,8 @@ _OCCURRENCE_SHIFT: Final = 40
 Views = Sequence[ViewSpec] | Callable[[int], Sequence[ViewSpec]]
 
 
-def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a unique key (m,) int64 for each draw of an epoch: the row index, offset at each repetition.
+def compute_draw_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Compute a unique key (m,) int64 for each image drawn in an epoch: its row, plus an offset if it is repeated.
 
     This way, an image that is drawn twice in an epoch is augmented in two ways.
     """
@@ -52,7 +52,7 @@ class TrainLoader:
         views: specifications of the views of each image, or a function that returns them for an epoch.
         sampler: chooses the rows of an epoch for all processes; it must draw only from ``bank.rows``.
         labels: (n,) int64 training labels of the dataset's rows, -1 = unlabeled; pass the result of
-            ``LabelSplit.training_labels``, because the loader knows nothing else about labels.
+            ``LabelSplit.to_training_labels``, because the loader knows nothing else about labels.
         batch_size: number of images per step, over all processes.
         seed: seed of the run.
         normalize: mean and std of the backbone.
@@ -90,11 +90,11 @@ class TrainLoader:
             problem = f"{self.batch_size} exceeds the number of images in an epoch ({draws})"
             raise ConfigError("--batch-size", problem, "Lower --batch-size.")
         self._labels = np.array(self.labels, dtype=np.int64)
-        self._reader = None if bank.in_memory else Reader(dataset.source, dataset.in_channels, self.num_workers)
+        self._reader = None if bank.in_memory else BatchReader(dataset.source, dataset.in_channels, self.num_workers)
         self.steps_per_epoch = draws // self.batch_size
 
     def epoch_batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """Yield this process's share of each batch in an epoch.
+        """Yield the batches of an epoch, or this process's share of each.
 
         Args:
             epoch: number of the epoch within the whole run, from 0.
@@ -104,7 +104,7 @@ class TrainLoader:
             DatasetError: an image that could be read before can no longer be read.
         """
         rows = self.sampler.indices(epoch - self.first_epoch)
-        keys = occurrence_keys(rows)
+        keys = compute_draw_keys(rows)
         views = tuple(self.views(epoch) if callable(self.views) else self.views)
         self.bank.check_view_sizes(views)
 
@@ -119,7 +119,7 @@ class TrainLoader:
         for plan, made, geometry in iterate_planned_views(self.bank, plans, self.normalize, self._reader):
             host = HostBatch(self._labels[plan.rows], plan.rows.copy())
             links = [] if plan.pairs is None else [plan.pairs.links.copy()]
-            labels, sent_rows, *sent = move_to_device((host.labels, host.sample_index, *links), self.bank.device)
+            labels, sent_rows, *sent = move_arrays_to_device((host.labels, host.sample_index, *links), self.bank.device)
             yield Batch(made, labels, sent_rows, geometry, sent[0] if sent else None, host)
 
 
@@ -127,7 +127,7 @@ PlannedViews = tuple[BatchPlan, tuple[Tensor, ...], tuple[ViewGeometry, ...]]
 
 
 def iterate_planned_views(
-    bank: ImageBank, plans: Callable[[], Iterator[BatchPlan]], normalize: Normalize, reader: Reader | None
+    bank: ImageBank, plans: Callable[[], Iterator[BatchPlan]], normalize: Normalize, reader: BatchReader | None
 ) -> Iterator[PlannedViews]:
     """Yield each batch plan with its views and their geometry.
 
@@ -147,7 +147,7 @@ def iterate_planned_views(
 
 
 def _finish_views(
-    plan: BatchPlan, crops: Crops, device: torch.device, normalize: Normalize
+    plan: BatchPlan, crops: DecodedCrops, device: torch.device, normalize: Normalize
 ) -> Iterator[tuple[Tensor, ViewGeometry]]:
     """Yield the finished views of a plan one by one from the crops that workers have cut and resized."""
     for view, spec in enumerate(plan.views):
@@ -158,7 +158,7 @@ def _finish_views(
 
 @dataclass(frozen=True, slots=True)
 class EvalBatch:
-    """Batch of images for evaluation, in row order, with a list of those that could not be read.
+    """Batch of images for evaluation, in row order, with a list of unreadable images.
 
     Attributes:
         images: (b, c, size, size) float32, normalized; an unreadable image is black before normalization.
@@ -171,11 +171,11 @@ class EvalBatch:
     images: Tensor
     rows: NDArray[np.int64]
     bad: list[tuple[int, str]]
-    crops: Crops | None = None
+    crops: DecodedCrops | None = None
     views: Iterable[Tensor] = ()
 
     @property
-    def readable(self) -> NDArray[np.int64]:
+    def readable_positions(self) -> NDArray[np.int64]:
         """Return the positions (m,) of the images that could be read."""
         return np.flatnonzero(~np.isin(self.rows, [row for row, _ in self.bad]))
 
@@ -221,7 +221,7 @@ class EvalLoader:
     channels: Channels | None = None
     device: str | torch.device | None = None
     num_workers: int = 0
-    reader: Reader | None = None
+    reader: BatchReader | None = None
     rank: int = 0
     world_size: int = 1
     identify: bool = False
@@ -241,11 +241,11 @@ class EvalLoader:
         if isinstance(images, ImageBank):
             dataset, self._device = images.dataset, images.device
             self._bank = images if images.in_memory else None
-            self._reader = None if images.in_memory else images.reader(self.num_workers)
+            self._reader = None if images.in_memory else images.build_reader(self.num_workers)
         else:
             dataset, self._device, self._bank = images, torch.device(self.device or "cpu"), None
             channels = self.channels or images.in_channels
-            self._reader = self.reader or Reader(images.source, channels, self.num_workers)
+            self._reader = self.reader or BatchReader(images.source, channels, self.num_workers)
         rows = np.asarray(np.arange(len(dataset)) if self.rows is None else self.rows, dtype=np.int64)
         batches = [rows[start : start + size] for start in range(0, len(rows), size)]
         if self.join_single and len(batches) > 1 and len(batches[-1]) == 1:

@@ -27,7 +27,7 @@ BOXES_REMEDY: Final = "Choose a dataset with boxes: coco_2017, or a folder with 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExamplePlan:
-    """Instructions for a worker to read one image with its annotated objects.
+    """Instructions for reading one image with its annotated objects in a worker process.
 
     Attributes:
         row: row of the dataset.
@@ -46,7 +46,7 @@ class ExamplePlan:
     masks: bool = False
 
     @classmethod
-    def of(cls, dataset: ImageDataset, row: int, **options: Any) -> ExamplePlan:
+    def for_image(cls, dataset: ImageDataset, row: int, **options: Any) -> ExamplePlan:
         """Create the plan for reading one image of a dataset with bounding boxes."""
         assert dataset.objects is not None
         sample_id = dataset.sample_ids[row]
@@ -85,7 +85,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     target = {"boxes": torch.from_numpy(boxes.astype(np.float32)), "labels": labels}
     if plan.masks:
         try:
-            outlined = rasterize(plan.objects.outlines or (), height, width)
+            outlined = rasterize_outlines(plan.objects.outlines or (), height, width)
         except ValueError as error:
             raise DatasetError(plan.name, str(error), "Correct its annotation, or remove the image.") from error
         target["masks"] = torch.from_numpy(np.ascontiguousarray(outlined[:, :, ::step]))
@@ -122,7 +122,7 @@ def require_pycocotools() -> None:
         raise ConfigError("evaluate detection", "requires pycocotools", "Run `pip install pycocotools`.") from error
 
 
-def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:
+def rasterize_outlines(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:
     """Convert object outlines in COCO format, polygons or run lengths, to binary masks (m, h, w) uint8, 1 inside.
 
     Raises:

@@ -33,24 +33,24 @@ _UPLOAD = re.compile(r"[0-9a-f]{8}-.")
 
 
 def escape_path(sample_id: str) -> str:
-    """Return a path in the form stored in tables, with undecodable bytes as backslash escapes."""
+    """Return a path as written to tables, with undecodable bytes as backslash escapes."""
     return sample_id.encode("utf-8", "backslashreplace").decode()
 
 
-def find_paths(
+def match_paths(
     paths: Iterable[str],
     sample_ids: Sequence[str],
     *,
     table: Path,
     root: Path | None = None,
-    spellings: Mapping[str, int] | None = None,
-    whole: bool = True,
+    other_spellings: Mapping[str, int] | None = None,
+    complete: bool = True,
     show_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, int], list[str]]:
-    """Find the images that the paths in a table refer to, using the matching rule of this module.
+    """Match the paths in a table to images, using the matching rule of this module.
 
-    ``root`` is the folder of the images, if known; ``spellings`` are alternative spellings of ids, with their
-    positions. ``whole`` states that these are all paths of the table, which the last rule requires; ``show_message``
+    ``root`` is the folder of the images, if known; ``other_spellings`` are alternative spellings of ids, with their
+    positions. ``complete``: these are all paths of the table, as the last rule requires; ``show_message``
     receives a message for the user if that rule applies.
 
     Returns:
@@ -60,7 +60,7 @@ def find_paths(
         DatasetError: a path matches several images; the message lists them.
     """
     listed = list(paths)
-    ids = _IdIndex(sample_ids, spellings or {})
+    ids = _IdIndex(sample_ids, other_spellings or {})
     by_root = [ids.find_by_name(path) for path in listed]
     by_table = [ids.find_absolute_or_relative(path, table, root) for path in listed]
     if any(a and b and a != b for a, b in zip(by_root, by_table, strict=True)):
@@ -81,9 +81,9 @@ def find_paths(
         else:
             ambiguous.append(f"{path}: {join_first_few((escape_path(sample_ids[place]) for place in found), SHOWN)}")
     for relative in (False, True):
-        elsewhere = {path: ids.match_after_folder(path, relative=relative) for path in unknown}
+        elsewhere = {path: ids.match_without_folders(path, relative=relative) for path in unknown}
         folders = Counter(folder for found_there in elsewhere.values() for folder in found_there).most_common(2)
-        if relative and (places or ambiguous or len(folders) > 1 or not whole):
+        if relative and (places or ambiguous or len(folders) > 1 or not complete):
             break
         if folders and folders[0][1] > (folders[1][1] if len(folders) > 1 else 0):
             folder = folders[0][0]
@@ -115,8 +115,8 @@ def similar_path_hint(path: str, known: Sequence[str]) -> str:
     return f" (is it {' or '.join(found)}?)" if found else ""
 
 
-def _key(path: str) -> str:
-    """Normalize a path, so that equivalent spellings are equal."""
+def normalize_path(path: str) -> str:
+    """Normalize a path in a table, so that equivalent spellings are equal."""
     return unicodedata.normalize("NFC", posixpath.normpath(path.strip().replace("\\", "/")))
 
 
@@ -129,7 +129,7 @@ class _IdIndex:
         self._wholes: list[dict[str, list[int]]] = [defaultdict(list), defaultdict(list)]
         self._bases: list[dict[str, list[tuple[str, int]]]] = [defaultdict(list), defaultdict(list)]
         for place, name in enumerate(sample_ids):
-            key = _key(escape_path(name))
+            key = normalize_path(escape_path(name))
             for written, wholes, bases in zip(
                 (key, posixpath.splitext(key)[0]), self._wholes, self._bases, strict=True
             ):
@@ -141,7 +141,7 @@ class _IdIndex:
         place = self._exact.get(path)
         if place is not None:
             return [place]
-        key = _key(path)
+        key = normalize_path(path)
         return next((list(wholes[key]) for wholes in self._wholes if key in wholes), [])
 
     def find_absolute_or_relative(self, path: str, table: Path, root: Path | None) -> list[int]:
@@ -154,7 +154,7 @@ class _IdIndex:
 
     def find_by_ending(self, path: str) -> list[int]:
         """Return the indices of the images whose id ends in this path or, for an upload, in its original name."""
-        key = _key(path)
+        key = normalize_path(path)
         base = key.rsplit("/", 1)[-1]
         if _UPLOAD.match(base) and not any(base in bases for bases in self._bases):
             key = base = base[9:]
@@ -163,12 +163,12 @@ class _IdIndex:
         found = ([i for name, i in bases.get(base, ()) if f"/{name}".endswith(f"/{key}")] for bases in self._bases)
         return next(filter(None, found), [])
 
-    def match_after_folder(self, path: str, *, relative: bool) -> dict[str, int]:
-        """Map each leading folder of a path to the image that the rest of the path matches.
+    def match_without_folders(self, path: str, *, relative: bool) -> dict[str, int]:
+        """Return the images that match a path without its first folders, by the folders omitted.
 
         The path is relative, or absolute and possibly from another machine.
         """
-        parts = _key(path).split("/")
+        parts = normalize_path(path).split("/")
         is_relative = parts[0] != "" and not parts[0].endswith(":")
         if relative != is_relative or parts[0] == ".." or (not relative and os.path.exists(path)):  # noqa: PTH110 - it may be too long
             return {}

@@ -16,14 +16,14 @@ from pydantic import BaseModel, NonNegativeFloat, ValidationError
 from labelkit.data.datasets import (
     IGNORE,
     SPLIT_WORDS,
+    DatasetObjects,
     ImageDataset,
     ImageObjects,
-    ListedObjects,
-    find_outside_box,
+    find_box_outside_image,
     list_splits_in_order,
 )
-from labelkit.data.folders import split_from_name, walk_images
-from labelkit.data.named.layouts import DatasetSpec, ListedImage, attach_masks, list_files, read_lines
+from labelkit.data.folders import infer_split, walk_images
+from labelkit.data.named.layouts import DatasetSpec, ListedImage, attach_masks, build_listed_dataset, read_lines
 from labelkit.errors import DatasetError
 from labelkit.files import MAX_JSON_BYTES, read_bytes
 
@@ -62,8 +62,6 @@ class _Table(BaseModel, strict=True):
 
 
 class _File(NamedTuple):
-    """Content of one JSON file."""
-
     path: Path
     part: str
     categories: dict[int, str]
@@ -71,20 +69,20 @@ class _File(NamedTuple):
     objects: dict[int, list[_Annotation]]
 
 
-def has_instances(root: Path) -> bool:
+def has_coco_annotations(root: Path) -> bool:
     """Return whether a folder has instance annotations in COCO's JSON format."""
     return any((root / ANNOTATIONS).glob(_FILES))
 
 
 def read_coco_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List COCO 2017 with the boxes and outlines of its objects; see ``DatasetSpec.reader``."""
+    """Read COCO 2017 with the boxes and outlines of its objects; see ``DatasetSpec.reader``."""
     return load_coco_folder(
         root, name=spec.name, files=[names[0] for names in spec.required_files[:2]], remedy=spec.remedy(root.parent)
     )
 
 
 def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), remedy: str = "") -> ImageDataset:
-    """List a folder in COCO format, in which each ``annotations/instances_<part>.json`` defines a split.
+    """Load a folder in COCO format, in which each ``annotations/instances_<part>.json`` defines a split.
 
     The images of a part are in ``<part>/``, ``images/<part>/`` or ``images/``; its split has the name of the part,
     without the year. Classes are in the order of their category numbers. By default, the dataset is named after the
@@ -114,7 +112,7 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
             listed.append(ListedImage(sample_id, -1, splits.index(_split(file.part))))
             size = about.height, about.width
             known[sample_id] = _parse_objects(file, image, number), size
-            outside = find_outside_box(known[sample_id][0].boxes, size)
+            outside = find_box_outside_image(known[sample_id][0].boxes, size)
             if outside is not None:
                 entry = file.objects[image][outside]
                 problem = f"bbox {list(entry.bbox)} is mostly outside its image of {size[1]} x {size[0]} pixels"
@@ -124,9 +122,9 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
         remedy = "Use the annotation file with instances, not the one with captions."
         raise DatasetError(str(first.path), "has no boxes", remedy)
     remedy = remedy or f"Put the images into {root}, or remove them from the annotations."
-    dataset = list_files(name or root.resolve().name, root, listed, split_names=splits, remedy=remedy)
+    dataset = build_listed_dataset(name or root.resolve().name, root, listed, split_names=splits, remedy=remedy)
     rows = [known[sample_id] for sample_id in dataset.sample_ids]
-    objects = ListedObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64))
+    objects = DatasetObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64))
     names = tuple(first.categories[category] for category in sorted(first.categories))
     return replace(dataset, objects=objects, object_classes=names)
 
@@ -191,7 +189,7 @@ def has_masks(root: Path) -> bool:
 
 
 def load_mask_folder(root: Path) -> ImageDataset:
-    """List a folder of images and masks as a segmentation dataset.
+    """Load a folder of images and masks as a segmentation dataset.
 
     Images are ``[train|val|test/]images/NAME.jpg``, masks ``[...]/masks/NAME.png`` with 8-bit class numbers.
     ``classes.txt`` names class i in line i + 1; a line ``-`` marks a value to ignore; 255 is always ignored.
@@ -208,7 +206,7 @@ def load_mask_folder(root: Path) -> ImageDataset:
     ]
     name = root.resolve().name
     remedy = f"Put images and masks into {root}."
-    dataset = list_files(name, root, listed, split_names=split_names, remedy=remedy)
+    dataset = build_listed_dataset(name, root, listed, split_names=split_names, remedy=remedy)
     meaning, classes = _read_classes(root)
     remedy = "Add the masks, or remove the images."
     return attach_masks(dataset, _mask_path, meaning, classes, remedy)
@@ -219,7 +217,7 @@ def _list_parts(root: Path) -> list[tuple[str, str]]:
     if (root / "images").is_dir() and (root / "masks").is_dir():
         return [("", "")]
     folders = sorted(path.parent for path in root.glob("*/masks") if path.is_dir())
-    found = {path.name: split_from_name(path.name) for path in folders if (path / "images").is_dir()}
+    found = {path.name: infer_split(path.name) for path in folders if (path / "images").is_dir()}
     order = list_splits_in_order(found.values())
     return [(split, f"{name}/") for split in order for name, own in found.items() if own == split]
 

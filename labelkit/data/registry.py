@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from labelkit.data.archives import expand_shards, is_shards, load_parquet, load_tars
+from labelkit.data.archives import find_archives, is_archive_pattern, load_parquet_files, load_tar_files
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.folders import load_folder, load_remote_folder
 from labelkit.data.named.layouts import DatasetSpec, ImageCount
@@ -28,8 +28,8 @@ def check_dataset(name_or_path: str) -> None:
     if is_remote_url(name_or_path):
         # listing will find out whether it exists: checking here too would double the cost
         return
-    if is_shards(name_or_path):
-        expand_shards(name_or_path)
+    if is_archive_pattern(name_or_path):
+        find_archives(name_or_path)
         return
     near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
     beside = find_similar_path(Path(name_or_path).expanduser())
@@ -51,18 +51,18 @@ def load_dataset(
     label_column: str | None = None,
     exclude: Sequence[str] = (),
 ) -> ImageDataset:
-    """List the images of a registered dataset, a folder, a CSV file, or archives.
+    """Load a registered dataset, or the images in a folder, a CSV file or archives, which are decoded when used.
 
     Args:
         name_or_path: a key of ``DATASETS``; the path of a folder, or of a CSV or JSON file; ``.tar`` or ``.parquet``
-            files, as for `labelkit.data.archives.expand_shards`; or the URL of a folder or of such files, such as
+            files, as for `labelkit.data.archives.find_archives`; or the URL of a folder or of such files, such as
             ``s3://bucket/photos``.
         data_root: folder of the registered datasets; paths in a CSV may also be relative to it.
         download: whether to download a registered dataset if it is missing.
         any_classes: if False, folders are classes only if they look like classes; see ``load_folder``.
         label_column: label column in a CSV or Parquet file.
         exclude: patterns of images to exclude from a folder or from tar archives; see
-            `labelkit.data.folders.exclusion_reason`. Images listed in a CSV are never excluded.
+            `labelkit.data.folders.find_exclusion_reason`. Images listed in a CSV are never excluded.
 
     Raises:
         DatasetError: there is no such dataset, it has no images, or its files are invalid.
@@ -83,22 +83,22 @@ def _load(
     name_or_path: str, data_root: Path, any_classes: bool, label_column: str | None, exclude: Sequence[str]
 ) -> ImageDataset:
     path = Path(name_or_path).expanduser()
-    if is_shards(name_or_path) and not path.is_dir():
-        files = expand_shards(name_or_path)
+    if is_archive_pattern(name_or_path) and not path.is_dir():
+        files = find_archives(name_or_path)
         # the name of the dataset: the first word of the file name, or else the folder of the files
         name = re.split(r"[^\w.]", path.name.partition(".")[0])[0].strip("-_") or path.absolute().parent.name
         if name_or_path.lower().endswith(".parquet"):
-            return load_parquet(files, name, label_column)
-        return load_tars(files, name, exclude=exclude)
+            return load_parquet_files(files, name, label_column)
+        return load_tar_files(files, name, exclude=exclude)
     if is_remote_url(name_or_path):
         if name_or_path.lower().endswith(".csv"):
             remedy = "Pass a folder, .tar or .parquet, or download the CSV and its images."
             raise DatasetError(name_or_path, "is a remote CSV, which is not supported", remedy)
         return load_remote_folder(name_or_path, any_classes=any_classes, exclude=exclude)
     if path.is_dir():
-        from labelkit.data.region_folders import has_instances, has_masks, load_coco_folder, load_mask_folder
+        from labelkit.data.region_folders import has_coco_annotations, has_masks, load_coco_folder, load_mask_folder
 
-        if has_instances(path):
+        if has_coco_annotations(path):
             return load_coco_folder(path)
         if has_masks(path):
             return load_mask_folder(path)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final, cast
 
 from labelkit.data.decode import EncodedImage
 from labelkit.errors import DatasetError, LabelkitError
-from labelkit.formatting import join_first_few, one_line
+from labelkit.formatting import join_first_few, to_one_line
 
 # Number of bytes read ahead while an archive is listed.
 _AHEAD: Final = 1 << 20
@@ -49,7 +49,6 @@ class FileLocation:
         return PurePosixPath(self.path).stem
 
     def __str__(self) -> str:
-        """Return the URL, or the path on this machine."""
         if "file" in self.system.protocol:
             return self.path
         return str(self.system.unstrip_protocol(self.path)).replace(":///", "://")
@@ -60,7 +59,7 @@ class FileLocation:
         Raises:
             DatasetError: it no longer exists, cannot be read, or ends before ``stop``.
         """
-        with convert_errors(str(self)):
+        with translate_errors(str(self)):
             content = bytes(self.system.cat_file(self.path, start=start, end=stop))
         if start is not None and stop is not None and len(content) != stop - start:
             problem = f"returned {len(content):,} bytes instead of {stop - start:,}"
@@ -84,7 +83,7 @@ class RemoteSource:
         return EncodedImage(self.files[index].read())
 
 
-def find_files(address: str) -> tuple[str, list[FileLocation]]:
+def list_remote_files(address: str) -> tuple[str, list[FileLocation]]:
     """List all files under a remote folder.
 
     Returns:
@@ -93,7 +92,7 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
     Raises:
         DatasetError: it does not exist, is empty, or cannot be listed, or the package for such URLs is missing.
     """
-    with convert_errors(address):
+    with translate_errors(address):
         system, path = open_file_system(address)
         found = system.find(path, detail=True)
         files = [FileLocation(system, name) for name, entry in found.items() if entry.get("type") == "file"]
@@ -102,19 +101,19 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
     return path.rstrip("/"), files
 
 
-def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
+def match_files(argument: str, names: Iterable[str]) -> list[FileLocation]:
     """Return the files that match the given paths or URLs, sorted by name.
 
-    Names may contain the wildcards ``*`` and ``?``; ``text`` is what the user passed, for error messages.
+    Names may contain the wildcards ``*`` and ``?``; ``argument`` is what the user passed, for error messages.
 
     Raises:
-        DatasetError: there are no files, or a named one is missing; or as for :func:`find_files`.
+        DatasetError: there are no files, or a named one is missing; or as for :func:`list_remote_files`.
     """
     found: dict[str, FileLocation] = {}
     missing = []
     named = list(names)
     for name in named:
-        with convert_errors(name):
+        with translate_errors(name):
             system, path = open_file_system(name)
             pattern = re.search(r"[*?\[]", path) is not None
             matches = system.glob(path) if pattern and not system.isfile(path) else [path]
@@ -123,7 +122,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
         found |= {one: FileLocation(system, one) for one in matches}
     if missing:
         problem = f"{len(missing)} of {len(named)} files are missing: {join_first_few(missing)}"
-        raise DatasetError(text, problem, "Check the folder and the pattern, or list fewer files.")
+        raise DatasetError(argument, problem, "Check the folder and the pattern, or list fewer files.")
     return [found[name] for name in sorted(found, key=lambda one: one.encode("utf-8", "surrogateescape"))]
 
 
@@ -143,8 +142,8 @@ def open_file_system(address: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def convert_errors(where: str) -> Iterator[None]:
-    """Convert any backend error to a :class:`DatasetError` that names the unreadable file."""
+def translate_errors(where: str) -> Iterator[None]:
+    """Inside a ``with`` block, convert all errors to a :class:`DatasetError` that names the unreadable file."""
     try:
         yield
     except LabelkitError:
@@ -153,6 +152,6 @@ def convert_errors(where: str) -> Iterator[None]:
         raise DatasetError(where, "does not exist or is empty", "Check the URL.") from error
     except PermissionError as error:
         remedy = "Check the credentials and the permissions."
-        raise DatasetError(where, f"access is denied: {one_line(error)}", remedy) from error
+        raise DatasetError(where, f"access is denied: {to_one_line(error)}", remedy) from error
     except Exception as error:  # errors of the backends have no common base class
-        raise DatasetError(where, f"cannot be read: {one_line(error)}", _GO_ON) from error
+        raise DatasetError(where, f"cannot be read: {to_one_line(error)}", _GO_ON) from error

@@ -38,7 +38,6 @@ class UniformSampler:
         self._seed = seed
 
     def __len__(self) -> int:
-        """Return the number of rows, m."""
         return len(self._pool)
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
@@ -47,7 +46,7 @@ class UniformSampler:
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class ImageStream:
     """Endless stream of images in random order, which uses every image once before repeating any.
 
     Attributes:
@@ -62,7 +61,7 @@ class Stream:
 
 
 class StreamSampler:
-    """Sampler whose batches contain a fixed number of images from each stream, in the order of the streams.
+    """Sampler of batches with a fixed number of images from each stream, in the order of the streams.
 
     An epoch is a fixed number of batches. A stream continues where the previous epoch stopped, so that neither the
     length of an epoch nor a resume changes the draws. A new phase restarts all streams.
@@ -74,7 +73,7 @@ class StreamSampler:
         phase: number of the phase.
     """
 
-    def __init__(self, streams: Sequence[Stream], *, steps: int, seed: int, phase: int = 0) -> None:
+    def __init__(self, streams: Sequence[ImageStream], *, steps: int, seed: int, phase: int = 0) -> None:
         self.streams = tuple(stream for stream in streams if stream.per_batch != 0)
         self.batch_size = sum(stream.per_batch for stream in self.streams)
         self._steps, self._seed, self._phase = steps, seed, phase
@@ -87,7 +86,7 @@ class StreamSampler:
         """Return the int64 row indices drawn in an epoch of the phase, one batch after another."""
         return np.concatenate([self._draws(stream, epoch) for stream in self.streams], axis=1).reshape(-1)
 
-    def _draws(self, stream: Stream, epoch: int) -> NDArray[np.int64]:
+    def _draws(self, stream: ImageStream, epoch: int) -> NDArray[np.int64]:
         """Return the rows of a stream in an epoch, (steps, per_batch)."""
         count, rows = self._steps * stream.per_batch, np.asarray(stream.rows, dtype=np.int64)
         first, skipped = divmod(epoch * count, len(rows))
@@ -117,7 +116,6 @@ class BalancedSampler:
         self._seed = seed
 
     def __len__(self) -> int:
-        """Return the number of draws."""
         return len(self._labeled) + len(self._unlabeled)
 
     def indices(self, epoch: int) -> NDArray[np.int64]:

@@ -29,7 +29,7 @@ _NAMED = 20
 
 
 class ClassLabels(NamedTuple):
-    """Class labels of a dataset, with the subset that a split rule may use, and the number and names of the classes.
+    """Class labels of a dataset, a mask of those that a split may use, and the number and names of the classes.
 
     Attributes:
         labels: (n,) int64 class of each image, -1 = unknown.
@@ -43,8 +43,8 @@ class ClassLabels(NamedTuple):
     count: int  # type: ignore[assignment] # hides the method of tuples
     names: Sequence[str] = ()
 
-    def class_title(self, index: int) -> str:
-        """Return the name of a class for messages, or its number if it has no name."""
+    def display_name(self, index: int) -> str:
+        """Return the name of a class to show in messages, or its number if it has no name."""
         return f"class {self.names[index]!r}" if self.names else f"class {index}"
 
 
@@ -55,7 +55,7 @@ def _unlabeled_classes_warning(
     missed = [i for i in wanted if not labeled[classes.labels == i].any()]
     if not missed:
         return ()
-    names = join_first_few((classes.class_title(i).removeprefix("class ") for i in missed), _NAMED)
+    names = join_first_few((classes.display_name(i).removeprefix("class ") for i in missed), _NAMED)
     warning = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes have no labeled image: {names}"
     if drawn and labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
         warning += (
@@ -87,7 +87,7 @@ def _draw_old_classes(
     return old, new
 
 
-def gcd_split(
+def make_gcd_split(
     classes: ClassLabels,
     *,
     old_classes: Sequence[int] | None = None,
@@ -135,7 +135,7 @@ def gcd_split(
     return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 
-def few_labels_split(classes: ClassLabels, *, total: int, seed: int = 0) -> LabelSplit:
+def make_few_labels_split(classes: ClassLabels, *, total: int, seed: int = 0) -> LabelSplit:
     """Label ``total`` images, divided equally among the classes, as in semi-supervised learning.
 
     The first ``total % classes.count`` classes get one more label.
@@ -153,7 +153,7 @@ def few_labels_split(classes: ClassLabels, *, total: int, seed: int = 0) -> Labe
     for i in range(classes.count):
         rows = np.flatnonzero(classes.given & (classes.labels == i))
         if len(rows) < wanted[i]:
-            short.append(f"{classes.class_title(i)} has {len(rows)}")
+            short.append(f"{classes.display_name(i)} has {len(rows)}")
             continue
         labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
     if short:
@@ -163,19 +163,19 @@ def few_labels_split(classes: ClassLabels, *, total: int, seed: int = 0) -> Labe
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
 
-def use_dataset_labels(classes: ClassLabels) -> LabelSplit:
-    """Use exactly the labels of the dataset; the labeled classes become the old classes."""
+def make_dataset_label_split(classes: ClassLabels) -> LabelSplit:
+    """Make a split with exactly the labels of the dataset, in which the labeled classes are the old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
     # classes that are held out entirely have no image here and need no label
-    missed = [classes.class_title(i).removeprefix("class ") for i in new if (classes.labels == i).any()]
+    missed = [classes.display_name(i).removeprefix("class ") for i in new if (classes.labels == i).any()]
     told = f"{len(missed)} of {classes.count} classes have no usable label, so they are new: "
     warnings = (told + join_first_few(missed, _NAMED),) if missed else ()
     return LabelSplit("given", classes.given, old, new, {"num_classes": int(classes.count)}, warnings)
 
 
-def no_labels_split(classes: ClassLabels) -> LabelSplit:
-    """Use no labels, so that every class is a new class."""
+def make_unlabeled_split(classes: ClassLabels) -> LabelSplit:
+    """Make a split without labels, in which every class is new."""
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     return LabelSplit("none", labeled, (), tuple(range(classes.count)), {"num_classes": int(classes.count)})
 
@@ -214,7 +214,7 @@ class LabelSplit:
         """Return the dataset's class number for each training class, old classes first."""
         return self.old_classes + self.new_classes
 
-    def training_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
+    def to_training_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
         """Return the labels (n,) int64 that training may use: positions in ``class_order``, -1 where not labeled.
 
         Args:
@@ -242,16 +242,16 @@ class LabelSplit:
         }
 
 
-def draw_holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
-    """Draw rows to hold out, a fraction in ``(0, 1)`` of each class, and return them in increasing order.
+def draw_holdout_rows(labels: ArrayLike, fraction: float, *, seed: int = 0) -> NDArray[np.int64]:
+    """Draw rows to hold out, a fraction in (0, 1) of each class, and return them in increasing order.
 
-    The total is ``share * n`` rounded up; it is divided among the classes of the labels (n,), -1 included, by largest
+    The total is ``fraction * n`` rounded up, divided among the classes of the labels (n,), -1 included, by largest
     remainder (ties go to the first class), and each class keeps at least one image.
     """
     classes = np.asarray(labels, dtype=np.int64)
     values, sizes = np.unique(classes, return_counts=True)
-    total = math.ceil(share * len(classes) - 1e-9)
-    quotas = share * sizes
+    total = math.ceil(fraction * len(classes) - 1e-9)
+    quotas = fraction * sizes
     counts = np.floor(quotas + 1e-9).astype(np.int64)
     order = np.argsort(-(quotas - counts), kind="stable")
     counts[order[: max(0, total - int(counts.sum()))]] += 1
@@ -277,8 +277,8 @@ def parse_holdout_classes(words: Sequence[str], class_names: Sequence[str]) -> t
     return chosen
 
 
-def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
-    """Read class names from a text file if the only word is its path; otherwise return the words.
+def expand_class_file(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
+    """If the only word is the path of a text file, return the class names in the file, otherwise the words.
 
     A class with this name takes precedence over the file.
 
@@ -348,7 +348,7 @@ def select_first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> 
     return np.sort(order[np.arange(len(order)) - starts < count])
 
 
-def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
+def compute_long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
     """Compute long-tailed class sizes, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
 
     ``largest`` may be fractional, such as a mean class size; ``imbalance_factor`` is in ``(0, 1]``.
@@ -360,11 +360,11 @@ def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) 
     return np.floor(largest * imbalance_factor**exponents + 1e-9).astype(np.int64)
 
 
-def long_tail_split(classes: ClassLabels, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
+def make_long_tail_split(classes: ClassLabels, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
     """Choose a long-tailed subset of the images with a usable label, with exponentially decreasing class sizes.
 
     Returns:
-        Kept rows, increasing; class i has ``long_tail_counts(images / classes, ...)[i]`` of them, or all its images
+        Kept rows, increasing; class i has ``compute_long_tail_counts(images / classes, ...)[i]``, or all its images
         if it has fewer (as in SVHN, whose classes are not equally large).
 
     Raises:
@@ -372,13 +372,13 @@ def long_tail_split(classes: ClassLabels, *, imbalance_factor: float, seed: int 
     """
     labels, usable, count = classes.labels, classes.given, classes.count
     sizes = np.bincount(labels[usable], minlength=count)
-    counts = np.minimum(long_tail_counts(int(sizes.sum()) / count, count, imbalance_factor), sizes)
+    counts = np.minimum(compute_long_tail_counts(int(sizes.sum()) / count, count, imbalance_factor), sizes)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         i = int(empty[0])
         remedy = "Use an --imbalance-factor closer to 1, or a dataset with images of every class."
         raise DatasetError(
-            "split", f"{classes.class_title(i)} would be left without images (it has {sizes[i]})", remedy
+            "split", f"{classes.display_name(i)} would be left without images (it has {sizes[i]})", remedy
         )
     generator = keyed_generator(seed, "long-tail")
     members = [np.flatnonzero(usable & (labels == i)) for i in range(count)]

@@ -27,19 +27,19 @@ from labelkit.data.datasets import (
     ImageDataset,
     build_dataset,
     list_splits_in_order,
-    natural_key,
+    natural_sort_key,
     sort_by_bytes,
 )
 from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.folders import walk_images
-from labelkit.data.path_rule import find_paths, similar_path_hint
+from labelkit.data.path_rule import match_paths, similar_path_hint
 from labelkit.errors import DatasetError
 from labelkit.files import (
     decode_table,
     missing_path_remedy,
     normalize_column_name,
-    open_regular,
-    open_table,
+    open_csv_reader,
+    open_regular_file,
     parse_json,
 )
 from labelkit.formatting import join_first_few
@@ -106,7 +106,7 @@ def _raise_faults(where: str, faults: Sequence[str], remedy: str = _ROW_REMEDY) 
 
 
 def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
-    """List the images in a CSV file that has a path column and optional label and ``split`` columns.
+    """Load the images listed in a CSV file with a path column and optional label and ``split`` columns.
 
     Paths are absolute, or relative to the folder of the CSV or else to ``data_root``; if no such file exists,
     `labelkit.data.path_rule` matches them to the images in these folders. The root of the sample ids is the folder of
@@ -149,7 +149,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     _raise_faults(str(path), faults, _ROW_REMEDY if all(map(path_exists, files)) else _ROOT_REMEDY)
     ids = tuple(sort_by_bytes(by_id))
     first_splits = list_splits_in_order(row.split for row in rows)
-    other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
+    other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_sort_key)
     hidden = sum(bool(row.label) and not row.given for row in by_id.values())
     if hidden:
         notes.append(f"labels hidden from training, since the column labeled is 0: {hidden}")
@@ -183,7 +183,7 @@ def _find_by_path_rule(
         with contextlib.suppress(DatasetError):  # a folder that cannot be listed counts as empty
             images = sorted(walk_images(folder))
         whole = whole and not others
-        places, _ = find_paths(sorted(missing - others.keys()), images, table=table, root=folder, whole=whole)
+        places, _ = match_paths(sorted(missing - others.keys()), images, table=table, root=folder, complete=whole)
         others |= {written: folder / images[place] for written, place in places.items()}
         known += images
     return others, known
@@ -196,7 +196,7 @@ def read_label_csv(
     empty_ok: bool = False,
     show_message: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
-    """Read the class of each path, as written, from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
+    """Read the class of each path from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS`` for column names.
 
     The images need not exist. Rows with an empty label are skipped; with ``empty_ok``, all may be empty.
     ``show_message`` receives messages for the user about labels that were read as unlabeled or merged.
@@ -236,8 +236,8 @@ def read_label_csv(
     return found
 
 
-def read_file_labels(path: Path, label_column: str | None = None) -> list[tuple[str, str, str]]:
-    """Read the path, label and image SHA-256 of each labeled row in a CSV file.
+def read_labeled_rows(path: Path, label_column: str | None = None) -> list[tuple[str, str, str]]:
+    """Read the path, label and file digest (SHA-256) of each labeled row in a CSV file.
 
     The SHA-256 is empty if unknown. Unlike in :func:`read_label_csv`, a path may have several labels, if its file was
     replaced.
@@ -276,7 +276,7 @@ def _read_csv_rows(
     if empty_ok and not text.strip():
         return _CsvTable([], "", [])
     if text.lstrip().startswith(("{", "[")):
-        text = json_as_csv(text, where, (*LABEL_COLUMNS, (label_column or "").strip().lower()))
+        text = convert_json_to_csv(text, where, (*LABEL_COLUMNS, (label_column or "").strip().lower()))
     reader, names, at_path = _open_csv(text, where)
     header = [name.lower() for name in names]
     found, label_fault = find_label_column(header, label_column)
@@ -347,7 +347,7 @@ def _read_csv_rows(
         at_given, given = None, column(None, "1")
     read = {at_path, at_label, at_split, at_kind, at_file, at_given, *(marks if label_notes else ())}
     unused = [name for at, name in enumerate(names) if name and at not in read]
-    classes, notes = class_names(labels)
+    classes, notes = to_class_names(labels)
     values = zip(lines, classes, splits, column(at_kind), column(at_file), given, strict=True)
     rows = [
         _CsvRow(line, fields[at_path], label, split, kind in GUESSED_KINDS, file, _YES_OR_NO[used])
@@ -358,7 +358,7 @@ def _read_csv_rows(
 
 def _read_text(path: Path) -> str:
     """Return the text of a table; ``DatasetError``: it is another type of file, or not UTF-8."""
-    where, raw = str(path), read_table(path)
+    where, raw = str(path), read_table_bytes(path)
     for start, (kind, remedy) in _FOREIGN.items():
         if raw.removeprefix(codecs.BOM_UTF8).startswith(start):
             raise DatasetError(where, f"is {kind}, not a table", remedy.format(where))
@@ -388,7 +388,7 @@ def _open_csv(text: str, where: str) -> tuple[Any, list[str], int]:
     if not text.strip():
         raise DatasetError(where, "the file is empty", _HEADER_REMEDY)
     try:
-        reader, header = open_table(io.StringIO(text, newline=""), PATH_COLUMNS)
+        reader, header = open_csv_reader(io.StringIO(text, newline=""), PATH_COLUMNS)
     except csv.Error as error:
         raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
     keys = [normalize_column_name(name) for name in header]
@@ -398,7 +398,7 @@ def _open_csv(text: str, where: str) -> tuple[Any, list[str], int]:
         columns = list(zip(*(fields for fields in reader if len(fields) == len(header)), strict=True))
         images = [at for at, texts in enumerate(columns) if _are_images(texts) and not _are_images([header[at]])]
         if len(images) == 1:
-            return *open_table(io.StringIO(text, newline=""), PATH_COLUMNS), images[0]
+            return *open_csv_reader(io.StringIO(text, newline=""), PATH_COLUMNS), images[0]
     listed = ", ".join(header)
     shown = listed if len(listed) <= _MAX_SHOWN else f"{listed[:_MAX_SHOWN]}... ({len(listed):,} characters)"
     problem = f"line 1: there is no path column ({', '.join(PATH_COLUMNS[:-1])}), found {shown}"
@@ -424,7 +424,7 @@ def find_label_column(header: Sequence[str], requested: str | None, others: Sequ
     return "", f"no column 'label' (or {', '.join(LABEL_COLUMNS[1:])}), found {shown}"
 
 
-def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
+def convert_json_to_csv(text: str, where: str, label_columns: Collection[str]) -> str:
     """Convert JSON (COCO, FiftyOne, Label Studio, ``{path: label}``, or a list or lines of objects) to CSV text.
 
     Raises:
@@ -489,7 +489,7 @@ def _single_label(row: dict[str, Any], label: Any, where: str) -> object:
 
 
 def missing_labels_note(fault: str) -> str:
-    """Return the note for a dataset whose labels were not found."""
+    """Return a note that no labels were found, and why."""
     return f"no labels: {fault}; choose the column with --label-column"
 
 
@@ -511,15 +511,15 @@ def is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - as above
 
 
-def read_table(path: Path) -> bytes:
-    """Read the content of a regular file of at most 1 GiB, which may be compressed with gzip.
+def read_table_bytes(path: Path) -> bytes:
+    """Read the content of a table file of at most 1 GiB, which may be compressed with gzip.
 
     Raises:
         DatasetError: the file is missing, not regular (reading a pipe would wait), too large, or unreadable.
     """
     where = str(path)
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             is_packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             stream: Any = gzip.GzipFile(fileobj=file) if is_packed else file
@@ -547,8 +547,8 @@ NO_LABEL_WORDS: Final = frozenset(("none", "unlabeled", "unlabelled", "no_label"
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 
 
-def class_name(label: object) -> str | None:
-    """Normalize a label to a class name, or to ``None`` if it means unlabeled."""
+def to_class_name(label: object) -> str | None:
+    """Convert a label to a normalized class name, or to ``None`` if it means unlabeled."""
     if label is None or (isinstance(label, float) and math.isnan(label)):
         return None
     name = re.sub(" +", " ", unicodedata.normalize("NFC", str(label)).strip())
@@ -557,10 +557,10 @@ def class_name(label: object) -> str | None:
     return None if not name or name in NO_LABEL or name.lower() in NO_LABEL_WORDS else name
 
 
-def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
-    """Normalize labels to class names, and return notes on words read as unlabeled and on merged spellings."""
+def to_class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
+    """Convert labels to class names; also return notes about labels read as unlabeled and about merged spellings."""
     counts = Counter(str(label) for label in labels if label is not None)
-    name_of = {text: class_name(text) for text in counts}
+    name_of = {text: to_class_name(text) for text in counts}
     spellings: dict[str, list[str]] = defaultdict(list)
     for text, name in name_of.items():
         if name is not None:
@@ -579,7 +579,7 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
 
 
 def match_known_spelling(labels: Mapping[int, str], known: Iterable[str]) -> dict[int, str]:
-    """Replace each class name by the known spelling of the same class."""
+    """Replace each class name with the known spelling of the same class."""
     names = list(known)
-    written = {class_name(name): name for name in names} | {name: name for name in names}
+    written = {to_class_name(name): name for name in names} | {name: name for name in names}
     return {place: written.get(name, name) for place, name in labels.items()}

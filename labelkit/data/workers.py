@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImageError, Channels
-from labelkit.data.exit_with_parent import exit_with_parent, without_main_module
+from labelkit.data.exit_with_parent import exit_with_parent, hide_main_module
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.boxes import replace_paired_boxes, sample_crop_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
@@ -56,8 +56,8 @@ class BatchPlan:
 
 
 @dataclass(slots=True)
-class Crops:
-    """Decoded crops of one batch, returned by a worker."""
+class DecodedCrops:
+    """Decoded image crops of one batch, returned by a worker process."""
 
     crops: tuple[Tensor, ...]  # per view (b, c, size, size) uint8
     boxes: tuple[NDArray[np.float64], ...]  # per view (b, 4)
@@ -69,7 +69,7 @@ class Crops:
     file_sizes: NDArray[np.uint64]  # (b,)
 
 
-def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Crops:
+def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> DecodedCrops:
     b, c = len(plan.rows), channels
     crops = tuple(np.zeros((b, spec.size, spec.size, c), dtype=np.uint8) for spec in plan.views)
     boxes = tuple(np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (b, 1)) for _ in plan.views)
@@ -109,7 +109,7 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
             crops[view][i] = crop_and_resize(shown, boxes[view][i] / shrink, spec)
     # Copied by NumPy, because in a separate thread torch would start a second pool of threads.
     tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
-    return Crops(tensors, boxes, sizes, partner_sizes, bad, lost, sha256, file_sizes)
+    return DecodedCrops(tensors, boxes, sizes, partner_sizes, bad, lost, sha256, file_sizes)
 
 
 class _Items(Dataset[T | LabelkitError]):
@@ -161,8 +161,8 @@ def worker_context() -> BaseContext:
     return context
 
 
-def count_workers(requested: int | None, images: int, batch_bytes: int, show_message: Callable[[str], None]) -> int:
-    """Return the number of decoding processes to start.
+def get_num_workers(requested: int | None, images: int, batch_bytes: int, show_message: Callable[[str], None]) -> int:
+    """Choose the number of image-decoding processes to start.
 
     The default is one per core, at most 8, and no more than ``/dev/shm`` has room for, with batches of ``batch_bytes``;
     ``show_message`` receives a message if this limits the number. ``images`` is the number of images per pass.
@@ -211,7 +211,7 @@ def iter_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
         ResourceError: a worker died, could not start, or could not send its result.
     """
     try:
-        with without_main_module():
+        with hide_main_module():
             items = iter(loader)
         for item in items if loader.num_workers else prefetch(items):
             if isinstance(item, LabelkitError):
@@ -249,7 +249,7 @@ def _init_worker(worker: int) -> None:
     exit_with_parent(f"worker {worker}")
 
 
-class Reader:
+class BatchReader:
     """Reader of planned batches, in worker processes or, if there are none, in a thread of this process."""
 
     def __init__(self, source: ImageSource, channels: Channels, num_workers: int) -> None:
@@ -257,7 +257,7 @@ class Reader:
         self._plans = PlanBatchSampler(iter(()))
         self._loader = build_loader(partial(_read_crops, source, channels), self._plans, num_workers, persistent=True)
 
-    def read(self, plans: Iterator[BatchPlan]) -> Iterator[Crops]:
+    def read(self, plans: Iterator[BatchPlan]) -> Iterator[DecodedCrops]:
         """Yield the crops of each planned batch, in order.
 
         Raises:

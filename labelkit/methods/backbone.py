@@ -8,7 +8,7 @@ from labelkit.data.batch import DataInfo
 from labelkit.data.views.recipes import plain_view
 from labelkit.data.views.spec import EmbeddingView, ViewSpec
 from labelkit.models.inference import BackboneOptions
-from labelkit.models.row_layers import EmbeddingMLPShape
+from labelkit.models.row_layers import EmbeddingMLPConfig
 from labelkit.options.backbone import BackboneOptions as BackboneConfig
 from labelkit.options.backbone import FreezeOptions, PixelOptions
 from labelkit.options.embeddings import EmbeddingInputOptions, StrongEmbeddingInputOptions
@@ -39,12 +39,12 @@ def embedding_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSp
 
 
 def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
-    """Return the keyword arguments for building the backbone, based on a method's options and data."""
+    """Return the keyword arguments that build a method's backbone, given its options and data."""
     assert isinstance(config, BackboneConfig)
     rows = None
     if data.row_dim is not None and isinstance(config, EmbeddingInputOptions):
         center = None if data.row_center is None else torch.from_numpy(data.row_center)
-        rows = EmbeddingMLPShape(data.row_dim, config.head_layers, config.head_width, center)
+        rows = EmbeddingMLPConfig(data.row_dim, config.head_layers, config.head_width, center)
     found: BackboneOptions = {
         "in_channels": data.in_channels,
         "image_size": config.image_size,
@@ -63,7 +63,7 @@ class RepresentationMethod(Method[RepresentationConfigT]):
     """Base class for methods that learn a representation without labels."""
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor that evaluates features on held-out images and, if there are any, clusterings."""
+        """Return the monitor that evaluates features on held-out images, and the clusterings, if there are any."""
         k, temperature = self.config.knn_neighbors, self.config.knn_temperature
         return RepresentationMonitor(inputs, len(self.data.class_names), k, temperature)
 

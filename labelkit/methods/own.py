@@ -21,11 +21,11 @@ TABLE_NAME = "METHODS"
 """Name of the dictionary in such a file that maps method names to ``MethodSpec`` objects."""
 
 
-def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, MethodSource]]:
+def import_user_methods(files: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, MethodSource]]:
     """Import a user's method files or modules and return their methods and sources.
 
     Args:
-        named: file or module names, separated as in PATH; file names end with ``.py``.
+        files: file or module names, separated as in PATH; file names end with ``.py``.
         shipped: names of the methods that labelkit ships.
 
     Raises:
@@ -33,7 +33,7 @@ def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, M
     """
     found: dict[str, MethodSpec] = {}
     sources: dict[str, MethodSource] = {}
-    for source in dict.fromkeys(filter(None, named.split(os.pathsep))):
+    for source in dict.fromkeys(filter(None, files.split(os.pathsep))):
         module = _import_source(source)
         table = getattr(module, TABLE_NAME, None)
         if not isinstance(table, dict) or not table:

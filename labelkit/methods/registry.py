@@ -106,9 +106,9 @@ OWN_SOURCES: dict[str, MethodSource] = {}
 
 
 if os.environ.get(OWN_METHODS_VARIABLE):
-    from labelkit.methods.own import import_own_methods  # its imports take time
+    from labelkit.methods.own import import_user_methods  # its imports take time
 
-    _found, _sources = import_own_methods(os.environ[OWN_METHODS_VARIABLE], METHODS)
+    _found, _sources = import_user_methods(os.environ[OWN_METHODS_VARIABLE], METHODS)
     METHODS.update(_found)
     OWN_SOURCES.update(_sources)  # in place, since the user's file may already have imported this dictionary
 

@@ -7,20 +7,10 @@ from labelkit.metrics.classification import (
     shot_groups,
     top_k_accuracy,
 )
-from labelkit.metrics.clustering import (
-    ClusterAccuracy,
-    accuracy_intervals,
-    cluster_accuracy,
-    majority_accuracy,
-)
+from labelkit.metrics.clustering import ClusterAccuracy, accuracy_intervals, cluster_accuracy, majority_accuracy
 from labelkit.metrics.discovered import discovery_errors
 from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
-from labelkit.metrics.segmentation import (
-    SegmentationCounts,
-    SegmentationScores,
-    boundary_accuracy,
-    region_similarity,
-)
+from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores, boundary_accuracy, region_similarity
 
 __all__ = [
     "ClusterAccuracy",

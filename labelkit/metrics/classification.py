@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.matching import as_ids, contingency
+from labelkit.algorithms.matching import cross_tabulate, validate_ids
 
 
 def eleven_point_average_precision(scores: ArrayLike, present: ArrayLike) -> float:
@@ -47,7 +47,7 @@ def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
     Raises:
         ValueError, IndexError: shapes do not match, logits contain NaN, or a label or k is out of range.
     """
-    scores, classes = np.asarray(logits), as_ids(labels, "labels")
+    scores, classes = np.asarray(logits), validate_ids(labels, "labels")
     if np.isnan(scores).any():
         raise ValueError(f"{int(np.isnan(scores).any(axis=1).sum())} of {len(scores)} rows of logits contain NaN")
     if not 1 <= k <= scores.shape[1]:
@@ -71,7 +71,7 @@ def per_class_accuracy(predictions: ArrayLike, labels: ArrayLike, num_classes: i
     """
     predicted = np.asarray(predictions)
     predicted = predicted.argmax(axis=1) if predicted.ndim == 2 else predicted
-    counts = contingency(labels, predicted, num_clusters=num_classes, num_classes=num_classes)
+    counts = cross_tabulate(labels, predicted, num_clusters=num_classes, num_classes=num_classes)
     sizes = counts.sum(axis=1)
     accuracy = np.full(len(counts), np.nan)
     np.divide(np.diag(counts), sizes, out=accuracy, where=sizes > 0)

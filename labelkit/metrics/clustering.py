@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.matching import contingency, match_counts
+from labelkit.algorithms.matching import cross_tabulate, match_counts
 
 _LEVEL = 0.95
 
@@ -70,7 +70,7 @@ class ClusterAccuracy:
 def cluster_accuracy(
     labels: ArrayLike, cluster_ids: ArrayLike, old_mask_per_class: ArrayLike, *, mapping: ArrayLike | None = None
 ) -> ClusterAccuracy:
-    """Compute the clustering accuracy over all, old and new classes, after matching clusters to classes.
+    """Match clusters to classes, and compute the clustering accuracy over all, old and new classes.
 
     One matching over all samples is used for all three numbers (protocol ``v2``), so that
     ``All = s Old + (1 - s) New`` with s the share of old samples. All is unique; Old and New may differ between
@@ -91,14 +91,14 @@ def cluster_accuracy(
     if old_classes.ndim != 1 or old_classes.dtype != np.bool_:
         raise ValueError(f"old_mask_per_class must be bool of shape (c,), got {old_classes.dtype} {old_classes.shape}")
     if mapping is None:
-        counts = contingency(cluster_ids, labels, num_classes=len(old_classes))
+        counts = cross_tabulate(cluster_ids, labels, num_classes=len(old_classes))
         class_of_cluster = match_counts(counts).class_of_cluster
     else:
         class_of_cluster = np.asarray(mapping, dtype=np.int64)
         named, times = np.unique(class_of_cluster[class_of_cluster >= 0], return_counts=True)
         if (times > 1).any():
             raise ValueError(f"mapping must not repeat a class, but class {named[times > 1][0]} occurs more than once")
-        counts = contingency(cluster_ids, labels, num_clusters=len(class_of_cluster), num_classes=len(old_classes))
+        counts = cross_tabulate(cluster_ids, labels, num_clusters=len(class_of_cluster), num_classes=len(old_classes))
 
     per_class, hits = counts.sum(axis=0), _count_correct(counts, class_of_cluster)
     num_old, num_new = int(per_class[old_classes].sum()), int(per_class[~old_classes].sum())
@@ -124,7 +124,7 @@ def cluster_accuracy(
 
 
 def score_other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> dict[str, dict[str, float]]:
-    """Compute the accuracy for ``all``, ``old`` and ``new`` classes under the other protocols, v1 and v2b.
+    """Compute the accuracies for ``all``, ``old`` and ``new`` classes under the protocols v1 and v2b.
 
     - ``v1`` matches old and new samples separately; its accuracies are never below those of v2.
     - ``v2b`` uses the matching of v2, and averages the accuracies of the classes that have samples.
@@ -192,7 +192,7 @@ def _count_correct(counts: NDArray[np.int64], mapping: NDArray[np.int64]) -> NDA
 
 
 def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Compute the purity, in (0, 1]: the fraction of samples with the most frequent class of their cluster.
+    """Compute the purity, in (0, 1]: the fraction of samples that belong to their cluster's most frequent class.
 
     Use it if there are more clusters than classes, so that a one-to-one matching would leave most clusters
     unmatched. It tends to grow with the number of clusters and is 1 if every cluster has one sample.
@@ -206,7 +206,7 @@ def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
     """
     # ids may be sparse
     classes, clusters = (np.unique(np.asarray(ids), return_inverse=True)[1] for ids in (labels, cluster_ids))
-    counts = contingency(classes, clusters)
+    counts = cross_tabulate(classes, clusters)
     return float(counts.max(axis=0).sum() / counts.sum())
 
 

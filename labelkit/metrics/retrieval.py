@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
-from labelkit.algorithms.matching import as_ids
+from labelkit.algorithms.matching import validate_ids
 from labelkit.algorithms.row_blocks import StoredRows
 
 _RESOLUTION = float(2**29)
@@ -48,7 +48,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RetrievalScores:
-    """Retrieval scores for each query that has a match in the gallery.
+    """Retrieval scores of the queries that have a match in the gallery.
 
     Attributes:
         ks: requested numbers of neighbors.
@@ -128,7 +128,7 @@ def score_retrieval(
     ranking = _Ranking(query_side, gallery_side, own_rows, ks, at_r=at_r)
     n, num_gallery = len(ranking.places), len(gallery_side.order)
     size = max(1, min(max(_MIN_ROWS, _PRODUCT_PAIRS // num_gallery), max_bytes // num_threads // (8 * num_gallery)))
-    score = partial(ranking.score_part, size=size, num_threads=num_threads)
+    score = partial(ranking.score_queries, size=size, num_threads=num_threads)
     if spread is None:
         found = score(range(n), on_block=on_block)
     else:
@@ -160,7 +160,7 @@ class _SortedRows:
     def __init__(self, values: ArrayLike | StoredRows, labels: ArrayLike, name: str) -> None:
         self._arguments = values, labels, name
         rows = values.to_array() if isinstance(values, StoredRows) else np.asarray(values)
-        what, classes = f"{name}embeddings", as_ids(labels, f"{name}labels")
+        what, classes = f"{name}embeddings", validate_ids(labels, f"{name}labels")
         if rows.ndim != 2 or len(rows) != len(classes) or rows.shape[1] == 0:
             raise ValueError(f"{what} must have shape ({len(classes)}, d), got {rows.shape}")
         self.rows = rows if rows.dtype in (np.float16, np.float32, np.float64) else rows.astype(np.float64)
@@ -183,9 +183,9 @@ class _SortedRows:
     def __reduce__(self) -> tuple[type[_SortedRows], tuple[Any, ...]]:
         return _SortedRows, self._arguments  # other processes read stored embeddings themselves
 
-    def read_unit_vectors(self, places: Ints | slice) -> Floats:
+    def read_unit_vectors(self, positions: Ints | slice) -> Floats:
         """Return the float64 unit vectors at the given positions, which must be sorted."""
-        given = self.order[places]
+        given = self.order[positions]
         return np.asarray(self.rows[given].astype(np.float64) / self.lengths[given, None])
 
 
@@ -234,10 +234,10 @@ class _Ranking:
         self._margin = 2 * (dim + 4) * 2.0**-24 + 2 / _RESOLUTION
         self._limit = max(_MIN_ONE_BY_ONE, num_gallery // _ONE_BY_ONE_SHARE)
 
-    def score_part(
+    def score_queries(
         self, part: range, *, size: int, num_threads: int, on_block: Callable[[int], object] | None = None
     ) -> Floats:
-        """Rank the gallery for a part of the queries, ``size`` at a time; return (p, 5) as ``score`` does."""
+        """Rank the gallery for a range of p queries, ``size`` at a time; return (p, 5), as ``score`` does."""
         blocks = [slice(start, min(start + size, part.stop)) for start in part[::size]]
         found = [np.empty((0, 5))]
         with threadpool_limits(1 if num_threads > 1 else None, "blas"), ThreadPoolExecutor(num_threads) as pool:

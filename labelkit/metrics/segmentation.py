@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.matching import contingency
+from labelkit.algorithms.matching import cross_tabulate
 
 IGNORE = 255
 BOUNDARY_TOLERANCE = 0.008
@@ -37,7 +37,7 @@ class SegmentationScores:
 
 
 class SegmentationCounts:
-    """Confusion matrix of pixels, accumulated over masks.
+    """Confusion matrix of pixels, accumulated over segmentation masks.
 
     Args:
         num_classes: c, from 1 to 255.
@@ -71,7 +71,7 @@ class SegmentationCounts:
         seen = true != IGNORE
         predicted, true = predicted[seen], true[seen]
         if true.size:
-            self.counts += contingency(true, predicted, num_clusters=self.num_classes, num_classes=self.num_classes)
+            self.counts += cross_tabulate(true, predicted, num_clusters=self.num_classes, num_classes=self.num_classes)
 
     def scores(self) -> SegmentationScores:
         """Compute the scores of all masks added so far.
@@ -90,7 +90,7 @@ class SegmentationCounts:
 
 
 def iou_matrix(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the IoU of each row group with each column group from counts (k, c); NaN if both are empty."""
+    """Compute the IoU of each of k groups with each of c groups from counts (k, c); NaN if both are empty."""
     union = counts.sum(axis=1, keepdims=True) + counts.sum(axis=0, keepdims=True) - counts
     return np.divide(counts, union, out=np.full(counts.shape, np.nan), where=union > 0)
 

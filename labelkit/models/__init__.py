@@ -11,27 +11,27 @@ if TYPE_CHECKING:
     from labelkit.models.backbones.registry import Backbone, BackboneInfo, build_backbone, list_backbones
     from labelkit.models.backbones.resnet import cifar_resnet, resnet50
     from labelkit.models.backbones.vit import UnsupportedBackboneError
-    from labelkit.models.batch_norm import SharedBatchNorm2d, StatisticsSum, batch_statistics, share_statistics
-    from labelkit.models.ema import EMATeacher, StudentChain, copy_for_ema, ema_update
+    from labelkit.models.batch_norm import BatchStatisticsSum, SharedBatchNorm2d, share_statistics, use_batch_statistics
+    from labelkit.models.ema import EMAChain, EMATeacher, copy_for_ema, ema_update
     from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
-    from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
+    from labelkit.models.paired_attention import KeyUpdateParams, default_align_blocks, freeze_backbone, paired_forward
     from labelkit.models.seeding import seeded_init
-    from labelkit.models.weights.files import LoadReport, fingerprint, load_weights_file, map_weights
+    from labelkit.models.weights.files import LoadReport, assign_weights, fingerprint, load_weights_file
 
 __all__ = [
     "Backbone",
     "BackboneInfo",
     "CosineClassifier",
     "EMATeacher",
-    "KeyUpdate",
+    "KeyUpdateParams",
     "LinearHeads",
     "LoadReport",
     "Projector",
     "SharedBatchNorm2d",
-    "StatisticsSum",
-    "StudentChain",
+    "BatchStatisticsSum",
+    "EMAChain",
     "UnsupportedBackboneError",
-    "batch_statistics",
+    "use_batch_statistics",
     "build_backbone",
     "cifar_resnet",
     "copy_for_ema",
@@ -41,7 +41,7 @@ __all__ = [
     "freeze_backbone",
     "list_backbones",
     "load_weights_file",
-    "map_weights",
+    "assign_weights",
     "paired_forward",
     "resnet50",
     "seeded_init",

@@ -11,8 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 @contextmanager
-def batch_statistics(module: nn.Module) -> Iterator[None]:
-    """Context manager that normalizes with the statistics of each batch and leaves running statistics unchanged.
+def use_batch_statistics(module: nn.Module) -> Iterator[None]:
+    """Context manager in which layers use the statistics of each batch, and running statistics do not change.
 
     Running statistics of an untrained network are meaningless, unlike those of a batch. Other layers (dropout) keep
     their mode, as do frozen layers, marked by ``keeps_statistics``.
@@ -51,7 +51,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
     """Batch normalization whose statistics cover the images of all processes, on any device.
 
     A step on several processes thus equals a step on one, up to rounding in float32. Torch's own ``SyncBatchNorm``
-    does not support CPUs. In ``batch_statistics``, and in a single process, this layer acts as a ``BatchNorm2d``.
+    does not support CPUs. In ``use_batch_statistics``, and in a single process, this layer acts as a ``BatchNorm2d``.
     """
 
     def forward(self, images: Tensor) -> Tensor:
@@ -91,14 +91,14 @@ def share_statistics(module: nn.Module) -> None:
             share_statistics(child)
 
 
-class StatisticsSum:
-    """Sums of batch statistics over a pass, used to set the running statistics of batch normalization.
+class BatchStatisticsSum:
+    """Sums of batch statistics over a pass, from which running statistics of batch normalization are set.
 
     The mean and variance of each batch are averaged, weighted by its number of images. This is torch's cumulative
     average (``momentum=None``) except for a smaller last batch; sums are in float64 so that processes can share them.
 
     Args:
-        network: network whose layers are observed, in ``batch_statistics``.
+        network: network whose layers are observed, in ``use_batch_statistics``.
     """
 
     def __init__(self, network: nn.Module) -> None:

@@ -10,7 +10,7 @@ T = TypeVar("T", bound=nn.Module)
 
 
 def copy_for_ema(module: T) -> T:
-    """Copy a module in float32 and without gradients; in bfloat16, its average would not follow changes of 0.1%."""
+    """Copy a module in float32, without gradients; a bfloat16 average would not follow changes of 0.1%."""
     return copy.deepcopy(module).float().requires_grad_(False)
 
 
@@ -79,8 +79,8 @@ class EMATeacher(nn.Module):
         ema_update(self.module, student, self.decay, buffers="copy")
 
 
-class StudentChain(nn.Module, Generic[T]):
-    """A teacher that averages a student's weights, and a master that averages the teacher's (snowball).
+class EMAChain(nn.Module, Generic[T]):
+    """A teacher, the EMA of a student's weights, and a master, the EMA of the teacher's weights (snowball).
 
     The master is updated only after it is formed. Both have the student's architecture and initial weights. A copy that
     runs in training mode keeps its own batch statistics; a copy that never runs takes those of the network that it
@@ -108,7 +108,7 @@ class StudentChain(nn.Module, Generic[T]):
 
     @property
     def master(self) -> T | None:
-        """Return the master network, or ``None`` before it is formed."""
+        """Return the master network, or ``None`` before it is created."""
         if self._is_formed is None:
             self._is_formed = bool(self.has_master)
         return self.slow_master if self._is_formed else None
@@ -132,25 +132,25 @@ class StudentChain(nn.Module, Generic[T]):
         teacher_decay: float,
         master_decay: float = 0.0,
         *,
-        teacher_runs: bool,
-        master_runs: bool = False,
+        teacher_in_training: bool,
+        master_in_training: bool = False,
     ) -> None:
-        """Move the teacher one EMA step toward the student, then the master, if formed, toward the teacher.
+        """Move the teacher one EMA step toward the student and then, if it exists, the master toward the teacher.
 
         Args:
             student: the student after its step.
             teacher_decay: decay of the teacher, in [0, 1).
             master_decay: decay of the master, in [0, 1).
-            teacher_runs: whether the teacher ran in training mode in this step.
-            master_runs: the same for the master.
+            teacher_in_training: whether the teacher ran in training mode in this step.
+            master_in_training: the same for the master.
         """
-        ema_update(self.teacher, student, teacher_decay, buffers="counters" if teacher_runs else "copy")
+        ema_update(self.teacher, student, teacher_decay, buffers="counters" if teacher_in_training else "copy")
         if self.master is not None:
-            ema_update(self.master, self.teacher, master_decay, buffers="counters" if master_runs else "copy")
+            ema_update(self.master, self.teacher, master_decay, buffers="counters" if master_in_training else "copy")
 
 
 def _invalidate_cached_state(chain: nn.Module, keys: object) -> None:
     """Mark the copy of ``has_master`` as unknown after a checkpoint was loaded."""
     del keys
-    assert isinstance(chain, StudentChain)
+    assert isinstance(chain, EMAChain)
     chain._is_formed = None

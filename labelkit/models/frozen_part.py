@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelkit.errors import ConfigError
-from labelkit.models.backbones.vit import check_vision_transformer, class_token_block, embed_tokens, pools_class_token
+from labelkit.models.backbones.vit import check_vision_transformer, embed_tokens, last_class_token, pools_class_token
 from labelkit.models.weights.files import fingerprint
 
 
@@ -66,7 +66,7 @@ class FrozenPart:
 def find_frozen_part(
     vit: nn.Module, grad_from_block: int, moved_blocks: Collection[int] = (), train_stem: bool = False
 ) -> FrozenPart:
-    """Determine which blocks of a timm ViT stay frozen in paired training, and which tokens can be cached.
+    """Find the blocks of a timm ViT that stay frozen in paired training, and the tokens that can be cached.
 
     In ``moved_blocks``, the first view's keys follow the second view's queries. ``grad_from_block`` is the first
     trained block, or the depth of the network if there is none. ``ConfigError``: nothing is frozen, or the output of
@@ -93,15 +93,15 @@ def find_frozen_part(
     return FrozenPart(((min((*moved, grad_from_block)),), (*moved, grad_from_block)))
 
 
-def pool_tokens(vit: Any, tokens: Tensor, part: FrozenPart) -> Tensor:
-    """Compute the pooled features (b, f) from tokens that `FrozenPart.compute_cached` cached without a view."""
+def pool_cached_tokens(vit: Any, tokens: Tensor, part: FrozenPart) -> Tensor:
+    """Compute the pooled features (b, f) from tokens cached by `FrozenPart.compute_cached` without a view."""
     made = tokens.float()
     if part.pooled:
         return made
     depth, first = len(vit.blocks), part.blocks[1][-1]
     for index in range(first, depth):
         early = index == depth - 1 and pools_class_token(vit)
-        made = class_token_block(vit, made) if early else vit.blocks[index](made)
+        made = last_class_token(vit, made) if early else vit.blocks[index](made)
     return vit.forward_head(vit.norm(made), pre_logits=True)
 
 

@@ -111,7 +111,7 @@ def rotate_images(images: Tensor) -> tuple[Tensor, Tensor]:
     return turned, torch.arange(NUM_ROTATIONS, device=images.device).repeat_interleave(len(images))
 
 
-class HeadedNetwork(InferenceNetwork):
+class NetworkWithHead(InferenceNetwork):
     """A network that embeds images, followed by a head that was trained on stored embeddings.
 
     Args:
@@ -126,8 +126,8 @@ class HeadedNetwork(InferenceNetwork):
 
     @property
     def identity(self) -> dict[str, str]:
-        """Return the joined names and layers of network and head, and the network's pooling."""
-        return headed_identity(self.base.identity, self.head)
+        """Return the joined names and layers of the network and its head, and the network's pooling."""
+        return identity_with_head(self.base.identity, self.head)
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the embeddings (b, d) of images (b, c, h, w)."""
@@ -138,8 +138,8 @@ class HeadedNetwork(InferenceNetwork):
         return self.head.classify(embeddings)
 
 
-def headed_identity(base: Mapping[str, str], head: InferenceNetwork) -> dict[str, str]:
-    """Return the ``name``, ``layer`` and ``pooling`` of embeddings computed by a network followed by a head."""
+def identity_with_head(base: Mapping[str, str], head: InferenceNetwork) -> dict[str, str]:
+    """Return the ``name``, ``layer`` and ``pooling`` of embeddings that a head computes from a network's."""
     own = head.identity
     return {
         "name": f"{base['name']}+{own['name']}",

@@ -100,7 +100,7 @@ class Projector(nn.Module):
         return self.output(hidden)
 
 
-class DirectionLayer(nn.Module):
+class WeightNormalizedLinear(nn.Module):
     r"""Weight-normalized linear layer without bias, applied to normalized vectors.
 
     .. math:: a_k = g_k \frac{v_k^\top z}{\|v_k\| \|z\|}

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.models.backbones.registry import build_backbone
-from labelkit.models.patch_maps import no_feature_map_error
-from labelkit.models.row_layers import EmbeddingMLPShape, build_embedding_backbone
-from labelkit.models.weights.published import recorded_name
+from labelkit.models.patch_maps import make_no_feature_map_error
+from labelkit.models.row_layers import EmbeddingMLPConfig, build_embedding_backbone
+from labelkit.models.weights.published import recorded_network_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class InferenceNetwork(nn.Module, ABC):
             ConfigError: the network does not accept images of this size.
         """
         del images
-        raise no_feature_map_error(self.identity["name"], f"{self.identity['layer']} is one vector per image")
+        raise make_no_feature_map_error(self.identity["name"], f"{self.identity['layer']} is one vector per image")
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results of ``embed`` and ``patch_features``, in one pass if the network supports it."""
+        """Compute the results of ``embed`` and ``patch_features``, in one pass if the network supports it."""
         return self.embed(images), self.patch_features(images)
 
     @property
@@ -100,7 +100,7 @@ class BackboneOptions(TypedDict, total=False):
     weights: Path | None
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
-    rows: EmbeddingMLPShape | None
+    rows: EmbeddingMLPConfig | None
     freeze_stages: int
 
 
@@ -144,17 +144,17 @@ class BackboneNetwork(InferenceNetwork):
         self.input_spec = InputSpec(
             info.image_size,
             info.in_channels,
-            per_channel("mean", mean, info.mean),
-            per_channel("std", std, info.std),
+            values_per_channel("mean", mean, info.mean),
+            values_per_channel("std", std, info.std),
             1 / info.crop_pct if self.crops else 1.0,
         )
         self.embed_dim = info.feature_dim
 
     @property
     def identity(self) -> dict[str, str]:
-        """Return the backbone's name (marked if its weights are not published ones), pooling and layer."""
+        """Return the backbone's name (marked if its weights are not the published ones), pooling and layer."""
         backbone = self.backbone
-        name = recorded_name(backbone.info.name, backbone.weights_sha256, backbone.source)
+        name = recorded_network_name(backbone.info.name, backbone.weights_sha256, backbone.source)
         return {"name": name, "layer": self.layer, "pooling": backbone.info.pooling}
 
     def embed(self, images: Tensor) -> Tensor:
@@ -166,8 +166,8 @@ class BackboneNetwork(InferenceNetwork):
         return self.backbone.patch_features(images)
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results of ``embed`` and ``patch_features`` in one pass of the backbone."""
-        return self.backbone.with_patches(images, self.embed)
+        """Compute the results of ``embed`` and ``patch_features`` in one pass of the backbone."""
+        return self.backbone.run_with_patches(images, self.embed)
 
 
 class PixelNetwork(InferenceNetwork):
@@ -187,7 +187,7 @@ class PixelNetwork(InferenceNetwork):
 
     @property
     def identity(self) -> dict[str, str]:
-        """Return the fixed identity of raw pixels."""
+        """Return the identity of embeddings that are raw pixels."""
         return {"name": "pixels", "layer": "input", "pooling": "none"}
 
     def embed(self, images: Tensor) -> Tensor:
@@ -195,8 +195,8 @@ class PixelNetwork(InferenceNetwork):
         return images.flatten(1)
 
 
-def per_channel(name: str, values: tuple[float, ...] | None, default: tuple[float, ...]) -> tuple[float, ...]:
-    """Return one value per channel, given a single value, values per channel, or ``None`` for the default."""
+def values_per_channel(name: str, values: tuple[float, ...] | None, default: tuple[float, ...]) -> tuple[float, ...]:
+    """Return ``values`` with one value per channel; a single value is repeated, ``None`` is the default."""
     if values is None:
         return default
     if len(values) not in (1, len(default)):

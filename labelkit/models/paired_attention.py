@@ -25,11 +25,11 @@ from labelkit.models.backbones.vit import (
     UnsupportedBackboneError,
     attend,
     check_vision_transformer,
-    class_token_block,
     compute_queries,
     embed_tokens,
     has_key_norm,
-    key_projection,
+    key_projection_weight,
+    last_class_token,
     pools_class_token,
     split_qkv,
 )
@@ -39,7 +39,7 @@ BlockLog = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyUpdate:
+class KeyUpdateParams:
     """Parameters for updating the teacher's keys; see `labelkit.algorithms.attention.attention_update`.
 
     Attributes:
@@ -62,7 +62,7 @@ def paired_forward(
     weak: Tensor,
     strong: Tensor,
     *,
-    update: KeyUpdate | None = None,
+    update: KeyUpdateParams | None = None,
     align_blocks: Collection[int] = (),
     grad_from_block: int = 0,
     train_stem: bool = False,
@@ -70,7 +70,7 @@ def paired_forward(
     record_blocks: Collection[int] | None = None,
     collect: dict[int, tuple[Tensor, Tensor]] | None = None,
     collect_blocks: Collection[int] = (),
-    kept: FrozenPart | None = None,
+    frozen_part: FrozenPart | None = None,
 ) -> Tensor:
     """Compute the pooled features of both views, with the teacher's keys updated in the aligned blocks.
 
@@ -96,7 +96,7 @@ def paired_forward(
         collect: filled in place, by block index, with the teacher's keys and the student's queries,
             both ``(b, heads, t, head width)``, with gradients, before any update.
         collect_blocks: blocks to collect.
-        kept: the cached part, if the views are outputs of `labelkit.models.frozen_part` instead of images.
+        frozen_part: the cached part, if the views are outputs of `labelkit.models.frozen_part` instead of images.
 
     Returns:
         ``(2b, f)`` features, the teacher's first.
@@ -106,7 +106,7 @@ def paired_forward(
         UnsupportedBackboneError: unsupported network or attention, or an update in token space
             in a block that normalizes its keys.
     """
-    if kept is not None and kept.pooled:
+    if frozen_part is not None and frozen_part.pooled:
         return torch.cat([weak, strong]).float()
     net: Any = vit
     wanted = align_blocks if update is not None and vit.training else ()
@@ -116,20 +116,20 @@ def paired_forward(
     grad = torch.is_grad_enabled()
     as_a_whole = (train_stem and grad_from_block == 0) or (not train_stem and grad_from_block >= _num_blocks(vit))
     gathered: Collection[int] = collect_blocks if collect is not None else ()
-    if kept is None and as_a_whole and not wanted and not watched and not gathered:
+    if frozen_part is None and as_a_whole and not wanted and not watched and not gathered:
         with torch.set_grad_enabled(grad and train_stem):
             whole: Tensor = net.forward_head(net.forward_features(torch.cat([weak, strong])), pre_logits=True)
         return whole
 
     depth = _depth(vit)
-    aligned = check_blocks(wanted, depth)
-    recorded = check_blocks(watched, depth, "record_blocks")
-    special = {*aligned, *recorded, *check_blocks(gathered, depth, "collect_blocks")}
+    aligned = validate_block_indices(wanted, depth)
+    recorded = validate_block_indices(watched, depth, "record_blocks")
+    special = {*aligned, *recorded, *validate_block_indices(gathered, depth, "collect_blocks")}
     check_vision_transformer(vit, tuple(sorted(special)))
-    settings = update or KeyUpdate()
+    settings = update or KeyUpdateParams()
 
     def special_block(index: int, tokens: Tensor, others: Tensor | None = None) -> Tensor:
-        made, keys, moved, queries = paired_block(vit, index, tokens, settings, move=index in aligned, others=others)
+        made, keys, moved, queries = paired_block(vit, index, tokens, settings, align=index in aligned, student=others)
         if collect is not None and index in gathered:
             collect[index] = (keys, queries)
         if record is not None and index in recorded:
@@ -137,16 +137,16 @@ def paired_forward(
                 record[index] = _compute_energies(keys, moved, queries, settings)
         return made
 
-    if kept is None:
+    if frozen_part is None:
         first = 0
         with torch.set_grad_enabled(grad and train_stem):
             tokens = embed_tokens(vit, torch.cat([weak, strong]))
     else:
-        first = kept.blocks[1][-1]
-        students = {block: strong[:, place].float() for place, block in enumerate(kept.blocks[1])}
+        first = frozen_part.blocks[1][-1]
+        students = {block: strong[:, place].float() for place, block in enumerate(frozen_part.blocks[1])}
         teachers = weak[:, 0].float()
         with torch.no_grad():
-            for index in range(kept.blocks[0][0], first):
+            for index in range(frozen_part.blocks[0][0], first):
                 # the student's tokens are cached for the blocks in which the teacher uses them
                 others = students.get(index)
                 teachers = net.blocks[index](teachers) if others is None else special_block(index, teachers, others)
@@ -157,7 +157,7 @@ def paired_forward(
             if index in special:
                 tokens = special_block(index, tokens)
             elif ends_early and index == depth - 1:
-                tokens = class_token_block(vit, tokens)
+                tokens = last_class_token(vit, tokens)
             else:
                 tokens = net.blocks[index](tokens)
     with torch.set_grad_enabled(grad and (train_stem or grad_from_block < depth)):
@@ -223,8 +223,8 @@ def default_align_blocks(depth: int, kind: Literal["middle", "deep"]) -> tuple[i
     return tuple(sorted({depth * part // 12 for part in twelfths[kind]}))
 
 
-def check_blocks(blocks: Collection[int], depth: int, name: str = "align_blocks") -> tuple[int, ...]:
-    """Return block indices sorted, without duplicates; ``ConfigError`` for option ``name`` if one does not exist."""
+def validate_block_indices(blocks: Collection[int], depth: int, name: str = "align_blocks") -> tuple[int, ...]:
+    """Return sorted, unique block indices; raise ``ConfigError`` for option ``name`` if a block does not exist."""
     outside = [index for index in blocks if not 0 <= index < depth]
     if outside:
         problem = f"there is no block {', '.join(map(str, outside))} in a backbone of {depth} blocks"
@@ -236,23 +236,23 @@ def paired_block(
     vit: Any,
     index: int,
     tokens: Tensor,
-    update: KeyUpdate,
+    update: KeyUpdateParams,
     *,
-    move: bool,
-    others: Tensor | None = None,
+    align: bool,
+    student: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Run a timm ``Block`` on tokens (2b, t, f), aligning the keys of the first half (teacher) to student queries.
+    """Run a timm ``Block`` on tokens (2b, t, f), aligning the teacher's keys (first half) to the student's queries.
 
-    Without ``move``, keys are not updated. With ``others``, the student's tokens (b, t, f), ``tokens`` and the result
-    are the teacher's, (b, t, f). Also returns the teacher's keys before and after the update and the student's queries.
+    Keys change only with ``align``. If ``student`` (b, t, f) are passed, ``tokens`` and the result are the
+    teacher's, (b, t, f). Also returns the teacher's keys before and after the update and the student's queries.
     """
     block = vit.blocks[index]
     normed = block.norm1(tokens)
     queries, keys, values = split_qkv(block.attn, normed)
-    half = len(keys) // 2 if others is None else len(keys)
-    student_queries = queries[half:] if others is None else compute_queries(block.attn, block.norm1(others))
+    half = len(keys) // 2 if student is None else len(keys)
+    student_queries = queries[half:] if student is None else compute_queries(block.attn, block.norm1(student))
     moved = teacher_keys = keys[:half]
-    if move:
+    if align:
         moved = attention_update(
             teacher_keys,
             student_queries,
@@ -269,7 +269,7 @@ def paired_block(
     return out, teacher_keys, moved, student_queries
 
 
-def _compute_energies(before: Tensor, after: Tensor, queries: Tensor, update: KeyUpdate) -> BlockLog:
+def _compute_energies(before: Tensor, after: Tensor, queries: Tensor, update: KeyUpdateParams) -> BlockLog:
     """Return the diagnostics of one block, each a mean over images and heads."""
     num_keys, alpha, beta = before.shape[2], update.alpha, update.beta
     return {
@@ -291,7 +291,7 @@ def _w_k(vit: Any, index: int, space: UpdateSpace) -> Tensor | None:
     if space == "token" and has_key_norm(attention):
         problem = f"block {index} normalizes its keys after the projection, so tokens cannot be updated"
         raise UnsupportedBackboneError(name, problem, 'Use the update space "key".')
-    w_k = key_projection(attention)
+    w_k = key_projection_weight(attention)
     if space == "literal" and w_k.shape[0] != w_k.shape[1]:
         problem = f"block {index} has keys of width {w_k.shape[0]} for tokens of width {w_k.shape[1]}"
         raise UnsupportedBackboneError(name, problem, 'Use the update space "key" or "token".')

@@ -12,8 +12,8 @@ from labelkit.models.backbones.vit import UnsupportedBackboneError, allow_any_im
 _TOO_SMALL = ("output size is too small", "greater than actual input size")
 
 
-def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
-    """Return the last feature map (b, rows, cols, f) that a network with timm's ``forward_features`` computes.
+def compute_feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
+    """Compute the last feature map (b, rows, cols, f) of a network that has timm's ``forward_features``.
 
     A plain ViT accepts any size in whole patches; its position embeddings are resampled, as with timm's
     ``dynamic_img_size``. Cell (i, j) is at row i from the top, column j from the left.
@@ -24,7 +24,7 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
     """
     _checked_grid(net, images, name)
     if not callable(getattr(net, "forward_features", None)):
-        raise no_feature_map_error(name, "outputs one vector per image")
+        raise make_no_feature_map_error(name, "outputs one vector per image")
     with allow_any_image_size(net):
         try:
             features = net.forward_features(images)  # type: ignore[operator] # a method, as was just checked
@@ -34,13 +34,13 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
             if not any(sign in str(error).lower() for sign in _TOO_SMALL):
                 raise
             raise make_size_error(name, images, "are too few") from error
-    return as_feature_map(net, features, images, name)
+    return reshape_to_feature_map(net, features, images, name)
 
 
-def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) -> Tensor:
+def reshape_to_feature_map(net: nn.Module, features: object, images: Tensor, name: str) -> Tensor:
     """Reshape the output of ``forward_features`` for images (b, c, h, w) to a feature map (b, rows, cols, f).
 
-    See `feature_map` for errors, whose messages name the network.
+    See `compute_feature_map` for errors, whose messages name the network.
     """
     grid = _checked_grid(net, images, name)
     if isinstance(features, Tensor) and features.ndim == 4:
@@ -51,17 +51,17 @@ def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) 
         return features if last else features.permute(0, 2, 3, 1)
     if not isinstance(features, Tensor) or features.ndim != 3 or grid is None:
         shape = tuple(features.shape[1:]) if isinstance(features, Tensor) else type(features).__name__
-        raise no_feature_map_error(name, f"its features have no rows and columns ({shape} for each image)")
+        raise make_no_feature_map_error(name, f"its features have no rows and columns ({shape} for each image)")
     prefix = features.shape[1] - grid[0] * grid[1]
     if prefix != getattr(net, "num_prefix_tokens", max(prefix, 0)):
-        raise no_feature_map_error(
+        raise make_no_feature_map_error(
             name, f"its {features.shape[1]} tokens do not match its {grid[0]} x {grid[1]} patches"
         )
     return features[:, prefix:].reshape(len(features), *grid, features.shape[2])
 
 
-def no_feature_map_error(name: str, problem: str) -> UnsupportedBackboneError:
-    """Return the error for a network without a feature map."""
+def make_no_feature_map_error(name: str, problem: str) -> UnsupportedBackboneError:
+    """Return the error to raise for a network without a feature map."""
     remedy = "Choose a vision transformer or a convolutional network, e.g. vit_small_patch16_224.dino or resnet18."
     return UnsupportedBackboneError(name, f"has no feature map: {problem}", remedy)
 
@@ -81,6 +81,6 @@ def _checked_grid(net: nn.Module, images: Tensor, name: str) -> tuple[int, int] 
 
 
 def make_size_error(name: str, images: Tensor, problem: str) -> ConfigError:
-    """Return the error for images (b, c, h, w) whose size a network cannot process."""
+    """Return the error to raise for images (b, c, h, w) whose size a network cannot process."""
     height, width = images.shape[-2:]
     return ConfigError("--image-size", f"{height} x {width} pixels {problem} for {name}", "Choose another size.")

@@ -16,8 +16,8 @@ from labelkit.models.seeding import seeded_init
 
 
 @dataclass(frozen=True)
-class EmbeddingMLPShape:
-    """Configuration of the network that is trained on stored embeddings: input width, layers and center."""
+class EmbeddingMLPConfig:
+    """Configuration of an ``EmbeddingMLP``: input width, layers and center."""
 
     dim: int  # embedding dimension, d
     layers: int  # number of linear layers, 1 to 3
@@ -30,7 +30,7 @@ class EmbeddingMLP(nn.Module):
     """Residual MLP on embeddings that are normalized to unit length and centered.
 
     Args:
-        shape: see `EmbeddingMLPShape`.
+        shape: see `EmbeddingMLPConfig`.
 
     Shape:
         - rows: ``(b, d)`` float of any length; a zero vector is only centered.
@@ -39,7 +39,7 @@ class EmbeddingMLP(nn.Module):
 
     center: Tensor
 
-    def __init__(self, shape: EmbeddingMLPShape) -> None:
+    def __init__(self, shape: EmbeddingMLPConfig) -> None:
         super().__init__()
         width = shape.dim if shape.width is None else shape.width
         self.register_buffer("center", torch.zeros(shape.dim) if shape.center is None else shape.center.clone())
@@ -69,7 +69,7 @@ class EmbeddingMLP(nn.Module):
         return self.forward_features(rows)
 
 
-def build_embedding_backbone(shape: EmbeddingMLPShape, seed: int) -> Backbone:
+def build_embedding_backbone(shape: EmbeddingMLPConfig, seed: int) -> Backbone:
     """Build a small network on stored embeddings, which are treated as one-pixel images with d channels."""
     with seeded_init(seed):
         layers = EmbeddingMLP(shape)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
-from labelkit.models.backbones.vit import block_tokens, check_vision_transformer, has_class_token
+from labelkit.models.backbones.vit import check_vision_transformer, has_class_token, last_block_tokens
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, InputSpec
 
 SEPARATOR = "+"
@@ -72,7 +72,7 @@ _LAYER = re.compile(r"class tokens of (\d{1,4}) blocks?( and mean patch)?")
 
 
 class ConcatenatedTokenViT(InferenceNetwork):
-    """A ViT whose embedding concatenates class tokens of its last blocks and optionally the mean of the patches.
+    """A ViT whose embedding concatenates the class tokens of its last blocks and, optionally, the mean patch token.
 
     Args:
         inner: a network on a plain ViT.
@@ -107,7 +107,7 @@ class ConcatenatedTokenViT(InferenceNetwork):
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the concatenated tokens (b, d) of images (b, c, h, w)."""
-        tokens = block_tokens(self._net, images, self.last_blocks)
+        tokens = last_block_tokens(self._net, images, self.last_blocks)
         parts = [classes for classes, _ in tokens]
         if self.mean_patch:
             parts.append(tokens[-1][1].mean(dim=1))
@@ -130,6 +130,6 @@ class ConcatenatedTokenViT(InferenceNetwork):
 
 
 def parse_joined_layer(layer: str) -> tuple[int, bool] | None:
-    """Parse ``last_blocks`` and ``mean_patch`` of a `ConcatenatedTokenViT` from its layer name, or return ``None``."""
+    """Parse a `ConcatenatedTokenViT`'s ``last_blocks`` and ``mean_patch`` from its layer name; ``None`` for others."""
     found = _LAYER.fullmatch(layer)
     return None if found is None else (int(found[1]), found[2] is not None)

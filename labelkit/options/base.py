@@ -37,7 +37,7 @@ class BaseConfig(BaseModel):
     """Base class of all option classes; the fields define shell options, help, preset keys and saved configs.
 
     Fields are flat: numbers, strings, paths, choices (``Literal``), switches (``bool``), tuples of these, or a union
-    of one of these and ``None``. In addition to a default, description and bounds, `panel` accepts the following
+    of one of these and ``None``. In addition to a default, description and bounds, `field_factory` takes the following
     properties of a field, which are stored in its ``json_schema_extra``:
 
     - ``"preset": False``: not allowed in presets and config files (``out``, ``resume``, ...);
@@ -70,7 +70,7 @@ class BaseConfig(BaseModel):
     def _parse_text(cls, value: object, info: ValidationInfo) -> object:
         if info.field_name is None:
             return value
-        return parse_text(cls.model_fields[info.field_name].annotation, value)
+        return parse_value(cls.model_fields[info.field_name].annotation, value)
 
     def to_yaml_dict(self, *, operational: bool = True) -> dict[str, object]:
         """Return the config as a dictionary of plain YAML values, in field order.
@@ -88,7 +88,7 @@ class BaseConfig(BaseModel):
 
 
 def explain_no_effect(config: BaseConfig, name: str) -> str:
-    """Return why an option has no effect, such as ``without --loss moco``, or an empty string if it has one."""
+    """Explain why an option has no effect, such as ``without --loss moco``; return an empty string if it has one."""
     rules = (vars(base).get("acts_with", {}) for base in type(config).__mro__)
     other, *values = next((table[name] for table in rules if name in table), ()) or ("",)
     value = getattr(config, other, None)
@@ -96,19 +96,19 @@ def explain_no_effect(config: BaseConfig, name: str) -> str:
     if not other or is_met or getattr(config, name) == type(config).model_fields[name].default:
         return ""
     if values == [None]:
-        return f"with {flag(other)}"
+        return f"with {to_flag(other)}"
     if isinstance(value, bool) and value != type(config).model_fields[other].default:
-        return f"with {flag(other if value else f'no_{other}')}"
+        return f"with {to_flag(other if value else f'no_{other}')}"
     if isinstance(value, bool):
-        return f"without {flag(f'no_{other}' if value else other)}"
+        return f"without {to_flag(f'no_{other}' if value else other)}"
     if not values:
-        return f"with {flag(other)} {format_value(value)}"
-    return f"without {flag(other)} {' or '.join(map(format_value, values))}"
+        return f"with {to_flag(other)} {format_value(value)}"
+    return f"without {to_flag(other)} {' or '.join(map(format_value, values))}"
 
 
 @cache
-def retired_options(config_class: type[BaseConfig]) -> dict[str, object]:
-    """Return options that a class or its bases had in earlier versions, with their now constant values (``*``: any)."""
+def list_retired_options(config_class: type[BaseConfig]) -> dict[str, object]:
+    """List options that a class or its bases had in earlier versions, with their now constant values (``*``: any)."""
     import yaml  # not needed for --help
 
     table = yaml.safe_load(Path(__file__).with_name("retired.yaml").read_text(encoding="utf-8"))
@@ -119,12 +119,12 @@ def retired_options(config_class: type[BaseConfig]) -> dict[str, object]:
 
 
 def equals_constant(constant: object, value: object) -> bool:
-    """Return whether a retired option has the value that is now constant; the value may be text."""
+    """Return whether the value of a retired option, which may be text, equals the value that is now constant."""
     return constant == "*" or format_value(value) == format_value(constant)
 
 
-def panel(name: str | None, *, preset: bool = True) -> Callable[..., Any]:
-    """Return a field factory for one panel of ``--help``, which takes a default and a description.
+def field_factory(name: str | None, *, preset: bool = True) -> Callable[..., Any]:
+    """Return a factory for the fields in one panel of ``--help``, which is called with a default and a description.
 
     It accepts arguments of `Field` and the properties in `BaseConfig`: ``_LOSS(0.5, "Weight.", ge=0, before=1.0)``.
 
@@ -142,9 +142,11 @@ def panel(name: str | None, *, preset: bool = True) -> Callable[..., Any]:
     return field
 
 
-DATA, IMAGES, MODEL, MONITOR, PATCHES, RUN = map(panel, ("Data", "Images", "Model", "Monitor", "Patches", "Run"))
-LABELS, OUTPUT, RUN_ONLY, STORE = (panel(name, preset=False) for name in ("Labels", "Output", "Run", "Store"))
-OPTION = panel(None)
+DATA, IMAGES, MODEL, MONITOR, PATCHES, RUN = map(
+    field_factory, ("Data", "Images", "Model", "Monitor", "Patches", "Run")
+)
+LABELS, OUTPUT, RUN_ONLY, STORE = (field_factory(name, preset=False) for name in ("Labels", "Output", "Run", "Store"))
+OPTION = field_factory(None)
 """Field factories for the panels that several commands have, and for options without a panel of their own."""
 
 
@@ -168,12 +170,12 @@ def read_field_extra(field: FieldInfo, key: str) -> object:
 
 
 def list_legacy_defaults(config_class: type[BaseConfig]) -> dict[str, object]:
-    """Return the values that reproduce version 0.1.0, for options that were added later."""
+    """List options added after version 0.1.0, with the values that reproduce that version."""
     found = {name: read_field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def aliases(field: FieldInfo) -> tuple[str, ...]:
+def list_aliases(field: FieldInfo) -> tuple[str, ...]:
     """Return the alternative shell options of a field, such as ``--store``."""
     found = read_field_extra(field, "aliases")
     return tuple(str(alias) for alias in found) if isinstance(found, list) else ()
@@ -189,14 +191,14 @@ def allows_none(annotation: object) -> bool:
     return any(member is type(None) for member in _members(annotation))
 
 
-def choices(annotation: object) -> tuple[str, ...]:
-    """Return the choices of a ``Literal`` as strings, even inside a tuple or a union; () for other types."""
+def list_choices(annotation: object) -> tuple[str, ...]:
+    """List the choices of a ``Literal`` as strings, even inside a tuple or a union; () for other types."""
     texts: list[str] = []
     for member in _members(annotation):
         if get_origin(member) is Literal:
             texts += [str(choice) for choice in get_args(member)]
         elif get_origin(member) is tuple:
-            texts += choices(get_args(member)[0])
+            texts += list_choices(get_args(member)[0])
     return tuple(texts)
 
 
@@ -218,12 +220,12 @@ def metavar(annotation: object) -> str:
     return "|".join(dict.fromkeys(words))
 
 
-def bounds(field: FieldInfo) -> str:
+def describe_bounds(field: FieldInfo) -> str:
     """Return the bounds of a numeric field as text, such as ``"> 0, <= 1"``, or an empty string if it has none."""
     return ", ".join(f"{_LIMIT_SYMBOLS[name]} {limit}" for name, limit in _limits(field).items())
 
 
-def flag(name: str) -> str:
+def to_flag(name: str) -> str:
     """Return the shell option of a field, such as ``--num-clusters`` for ``num_clusters``."""
     # the trailing underscore of field names such as from_
     return "--" + name.rstrip("_").replace("_", "-")
@@ -231,7 +233,7 @@ def flag(name: str) -> str:
 
 def command_line_name(name: str, field: FieldInfo) -> str:
     """Return a field's name on the command line: its option, or if positional its name in capitals (``PHOTOS``)."""
-    return name.upper() if read_field_extra(field, "positional") else flag(name)
+    return name.upper() if read_field_extra(field, "positional") else to_flag(name)
 
 
 def closest_name(word: str, known: Iterable[str]) -> str | None:
@@ -260,18 +262,18 @@ def format_value(value: object, *, max_length: int | None = _MAX_SHOWN) -> str:
     return text if text and text.isprintable() and text == text.strip() else repr(text)
 
 
-def command_words(config: BaseConfig) -> list[str]:
-    """Return the command line for a config, without ``labelkit`` and without options at their defaults."""
+def build_command_words(config: BaseConfig) -> list[str]:
+    """Build the words of the command line for a config, without ``labelkit`` and options at their defaults."""
     words = list(config.command)
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
         if not field.is_required() and value == field.get_default(call_default_factory=True):
             continue
         if isinstance(value, bool):
-            words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
+            words.append(to_flag(name) if value else f"--no-{to_flag(name)[2:]}")
             continue
-        place = [] if read_field_extra(field, "positional") else [flag(name)]
-        each = value if isinstance(value, tuple) and list_item_type(field.annotation) is Path else [value]
+        place = [] if read_field_extra(field, "positional") else [to_flag(name)]
+        each = value if isinstance(value, tuple) and get_item_type(field.annotation) is Path else [value]
         for one in each:
             words += [*place, str(one) if isinstance(one, str | Path) else format_value(one, max_length=None)]
     return words
@@ -297,7 +299,7 @@ def _members(annotation: object) -> tuple[object, ...]:
     return (annotation,)
 
 
-def parse_text(annotation: object, value: object) -> object:
+def parse_value(annotation: object, value: object) -> object:
     """Convert text from the shell or YAML to the annotated type; return typed values unchanged.
 
     Raises:
@@ -308,7 +310,7 @@ def parse_text(annotation: object, value: object) -> object:
     kinds: tuple[object, ...] = next((get_args(member) for member in members if get_origin(member) is tuple), ())
     if isinstance(value, str):
         text = value.strip()
-        if type(None) in members and text.lower() in _NONE_TEXTS and text not in choices(annotation):
+        if type(None) in members and text.lower() in _NONE_TEXTS and text not in list_choices(annotation):
             return None
         if not text and is_number:
             raise ValueError("must not be empty")
@@ -322,7 +324,7 @@ def parse_text(annotation: object, value: object) -> object:
         kinds = kinds[:1] * len(value) if kinds[-1] is Ellipsis else kinds
         if len(kinds) != len(value):
             raise ValueError(f"must have {len(kinds)} values, got {len(value)}")
-        return tuple(map(parse_text, kinds, value))
+        return tuple(map(parse_value, kinds, value))
     if Path in members and isinstance(value, str | Path):
         return _parse_path(str(value))
     # Numeric choices, such as Literal[1, 2], arrive as text.
@@ -330,17 +332,17 @@ def parse_text(annotation: object, value: object) -> object:
     return next((choice for choice in literals if isinstance(value, str) and str(choice) == value), value)
 
 
-def list_item_type(annotation: object) -> object | None:
-    """Return the item type of a variable-length tuple, such as ``Path``, or ``None`` for other types."""
+def get_item_type(annotation: object) -> object | None:
+    """Return the item type of a tuple of variable length, such as ``Path``; ``None`` for other types."""
     found = (get_args(member) for member in _members(annotation) if get_origin(member) is tuple)
     return next((kinds[0] for kinds in found if kinds[-1] is Ellipsis), None)
 
 
-def split_list(text: str, kind: object) -> list[str]:
+def split_list(text: str, item_type: object) -> list[str]:
     """Split text at commas, unless it is an existing path."""
     if not text:
         return []
-    if kind is Path and os.path.exists(text):  # noqa: PTH110  # Path.exists raises for a long text
+    if item_type is Path and os.path.exists(text):  # noqa: PTH110  # Path.exists raises for a long text
         return [text]
     return [part.strip() for part in text.split(",")]
 

@@ -111,12 +111,12 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def main_dataset(self) -> str:
-        """Dataset that the run is named after."""
+        """Dataset after which the run is named."""
         return self.dataset
 
     @property
     def uses_object_images(self) -> bool:
-        """Whether images from ``dataset`` are used, rather than only scene images."""
+        """Whether images from ``dataset`` are used, and not only scene images."""
         return True
 
     def scene_config(self) -> DataConfig | None:

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import IMAGES, MODEL, PATCHES, RUN, RUN_ONLY, STORE, flag, panel
+from labelkit.options.base import IMAGES, MODEL, PATCHES, RUN, RUN_ONLY, STORE, field_factory, to_flag
 from labelkit.options.data import DataConfig
 from labelkit.options.memory import ProcessesConfig
 from labelkit.options.model import ModelConfig
@@ -14,12 +14,12 @@ from labelkit.options.shared import (
     LabelsOption,
     OverwriteOption,
     PrecisionOptions,
-    ShardsOptions,
+    ShardsOption,
     StoreOutOption,
     ThreadsOption,
 )
 
-_VIEWS = panel("Views")
+_VIEWS = field_factory("Views")
 
 #: Options that can be combined with ``--index``.
 _OF_ROWS = frozenset({"index", "checkpoint", "out", "shards", "overwrite", "device", "threads", "dtype", "logits"})
@@ -28,7 +28,7 @@ _OF_ROWS = frozenset({"index", "checkpoint", "out", "shards", "overwrite", "devi
 class EmbedConfig(
     OverwriteOption,
     StoreOutOption,
-    ShardsOptions,
+    ShardsOption,
     ThreadsOption,
     PrecisionOptions,
     DeviceOption,
@@ -121,13 +121,13 @@ class EmbedConfig(
                 raise ValueError("--index requires a --checkpoint that was trained on embeddings")
             for name, field in type(self).model_fields.items():
                 if name not in _OF_ROWS and getattr(self, name) != field.default:
-                    raise ValueError(f"{flag(name)} applies only to embedding images: remove it, or --index")
+                    raise ValueError(f"{to_flag(name)} applies only to embedding images: remove it, or --index")
         if self.patches_per_image is not None and not self.dense:
             raise ValueError("--patches-per-image requires --dense")
         if self.views is None:
             for name in ("view_augmentation", "view_seed"):
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{flag(name)} requires --views")
+                    raise ValueError(f"{to_flag(name)} requires --views")
         elif self.fast_decode:
             raise ValueError("--fast-decode cannot be combined with --views, which need full resolution")
         if (self.reuse is not None or self.extend is not None) and self.dense:

@@ -5,10 +5,10 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from labelkit.options.base import flag, panel
+from labelkit.options.base import field_factory, to_flag
 from labelkit.options.shared import LabelsOption, find_newest_store
 
-_ROWS = panel("Store")
+_ROWS = field_factory("Store")
 
 #: Options for augmenting embeddings, which have no effect with stored views.
 _AUGMENTATION_OPTIONS = ("row_noise", "row_dropout", "row_mix", "row_neighbors")
@@ -78,15 +78,17 @@ class EmbeddingInputOptions(LabelsOption):
         if self.index is None:
             for name in ("head_layers", "head_width", "row_views", *_AUGMENTATION_OPTIONS):
                 if name in fields and getattr(self, name) != fields[name].default:
-                    raise ValueError(f"{flag(name)} applies only to training on embeddings: pass --index, or remove it")
+                    raise ValueError(
+                        f"{to_flag(name)} applies only to training on embeddings: pass --index, or remove it"
+                    )
             return self
         if str(getattr(self, "dataset", "")) != str(self.index):
             raise ValueError("--index and --dataset cannot be combined: pass either a store or images")
         for name in (*_IMAGE_OPTIONS, *self.row_excluded_options):
             if name in fields and name not in self.row_image_options and getattr(self, name) != fields[name].default:
-                raise ValueError(f"{flag(name)} applies only to training on images: remove it, or --index")
+                raise ValueError(f"{to_flag(name)} applies only to training on images: remove it, or --index")
         if self.row_views == "on" and (changed := self.overridden_option()):
-            raise ValueError(f"{flag(changed)} has no effect with --row-views on: remove one of the two")
+            raise ValueError(f"{to_flag(changed)} has no effect with --row-views on: remove one of the two")
         if self.head_layers == 1 and self.head_width != EmbeddingInputOptions.model_fields["head_width"].default:
             raise ValueError("--head-width has no effect with --head-layers 1, which has no hidden layer")
         return self

@@ -5,9 +5,9 @@ from typing import Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import BaseConfig, closest_name, panel
+from labelkit.options.base import BaseConfig, closest_name, field_factory
 
-_GATE = panel("Limits")
+_GATE = field_factory("Limits")
 
 HIGHER_IS_BETTER = frozenset(
     {
@@ -38,7 +38,7 @@ _SCORES_BY_HEADER = {
 """Score names by table header, in addition to ``R@K``, and by former name."""
 
 
-def score_direction(name: str) -> int:
+def get_score_direction(name: str) -> int:
     """Return +1 if higher is better for a score, -1 if lower is better, or 0 for an unknown name.
 
     Args:
@@ -68,7 +68,7 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
         if name in limits:
             raise ValueError(f"{name} is listed twice")
         own = name.rpartition("/")[2]
-        if not score_direction(own):
+        if not get_score_direction(own):
             known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_IS_BETTER_OBJECTS})
             guess = _SCORES_BY_HEADER.get(own.upper()) or closest_name(own, known)
             guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
@@ -98,9 +98,9 @@ class GateConfig(BaseConfig):
     @model_validator(mode="after")
     def _check_gate(self) -> Self:
         for name in parse_limits(self.fail_under):
-            if score_direction(name.rpartition("/")[2]) < 0:
+            if get_score_direction(name.rpartition("/")[2]) < 0:
                 raise ValueError(f"--fail-under: lower is better for {name}, so use --fail-over")
         for name in parse_limits(self.fail_over):
-            if score_direction(name.rpartition("/")[2]) > 0:
+            if get_score_direction(name.rpartition("/")[2]) > 0:
                 raise ValueError(f"--fail-over: higher is better for {name}, so use --fail-under")
         return self

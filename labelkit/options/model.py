@@ -57,5 +57,5 @@ class ModelConfig(BaseConfig):
 
     @property
     def uses_best_backbone(self) -> bool:
-        """Whether to use the best available backbone."""
+        """Whether the best available backbone is to be used."""
         return self.checkpoint is None and self.backbone in (None, "auto")

@@ -15,19 +15,19 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from labelkit.errors import ConfigError
-from labelkit.files import TABLE_SUFFIXES, missing_path_remedy, open_regular
+from labelkit.files import TABLE_SUFFIXES, missing_path_remedy, open_regular_file
 from labelkit.options.base import (
     BaseConfig,
-    choices,
     closest_name,
     combine_errors,
     command_line_name,
     equals_constant,
     explain_no_effect,
-    flag,
     format_value,
     is_allowed_in_presets,
-    retired_options,
+    list_choices,
+    list_retired_options,
+    to_flag,
     validation_message,
 )
 from labelkit.progress import current_progress
@@ -58,7 +58,7 @@ class MergedConfig(Generic[C]):
     preset_path: Path | None
 
 
-def resolve(
+def resolve_config(
     config_class: type[C],
     *,
     preset: str | None = None,
@@ -84,12 +84,12 @@ def resolve(
         ConfigError: unknown keys, bad values or missing fields; all problems, one per line.
     """
     overrides = dict(overrides or {})
-    where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
+    where = {name: (origins or {}).get(name, to_flag(name)) for name in overrides}
     faults: list[ConfigError] = []
 
     file_values: dict[str, object] = {}
     if config_file is not None:
-        retired = retired_options(config_class).items()
+        retired = list_retired_options(config_class).items()
         file_values = _read(config_file, str(config_file), faults)
         for key in [key for key, value in retired if key in file_values and equals_constant(value, file_values[key])]:
             del file_values[key]
@@ -102,7 +102,7 @@ def resolve(
     except ConfigError as error:
         faults.append(error)
     if preset_path is not None:
-        folder, preset_name = shipped_presets(), str(preset_path)
+        folder, preset_name = find_bundled_presets(), str(preset_path)
         if folder is not None and preset_path.is_relative_to(folder):
             preset_name = str(Path("presets") / preset_path.relative_to(folder))
         preset_values = _read(preset_path, preset_name, faults)
@@ -130,12 +130,12 @@ def resolve(
         raise combine_errors(_check_combination(config_class, values, merged_origins, error)) from error
     for name in overrides:
         if why := explain_no_effect(config, name):
-            current_progress().warning(f"{flag(name)} has no effect {why}")
+            current_progress().warning(f"{to_flag(name)} has no effect {why}")
     return MergedConfig(config, values, merged_origins, preset_path)
 
 
-def shipped_presets() -> Path | None:
-    """Return the folder of the bundled presets, or None if there is none."""
+def find_bundled_presets() -> Path | None:
+    """Find the folder of the presets bundled with labelkit; ``None`` if there is none."""
     package = Path(__file__).resolve().parent.parent
     places = [package / "presets"]
     # An unrelated "presets" folder may be next to an installed package; a source tree has this file.
@@ -149,9 +149,9 @@ def preset_folder_name(command: tuple[str, ...]) -> str:
     return command[1] if command[0] == "train" else "-".join(command)
 
 
-def available_presets(config_class: type[BaseConfig]) -> dict[str, Path]:
-    """Return a command's presets by name, sorted; a custom method without presets inherits those of its parent."""
-    folder = shipped_presets()
+def list_presets(config_class: type[BaseConfig]) -> dict[str, Path]:
+    """List a command's presets by name; a custom method without presets inherits those of its parent."""
+    folder = find_bundled_presets()
     if folder is None or not config_class.command:
         return {}
     found = folder / preset_folder_name(config_class.command)
@@ -162,13 +162,13 @@ def available_presets(config_class: type[BaseConfig]) -> dict[str, Path]:
     return {path.stem: path for path in sorted(found.glob("*.yaml"))}
 
 
-def preset_command(path: Path) -> str:
-    """Return the command on a preset's first line, such as ``# labelkit train sela --dataset cifar10``.
+def read_preset_command(path: Path) -> str:
+    """Read the command from a preset's first line, such as ``# labelkit train sela --dataset cifar10``.
 
     Raises:
         ConfigError: the first line is not such a comment.
     """
-    first = read_text(path).partition("\n")[0].strip()
+    first = read_small_text_file(path).partition("\n")[0].strip()
     command = first.removeprefix("#").strip()
     if not first.startswith("#") or not command.startswith("labelkit "):
         raise ConfigError(
@@ -177,10 +177,10 @@ def preset_command(path: Path) -> str:
     return command
 
 
-def preset_comment(path: Path) -> str:
-    """Return the comment at the top of a preset file, without the line that names the command."""
+def read_preset_comment(path: Path) -> str:
+    """Read the comment at the top of a preset file, without the line that names the command."""
     lines = []
-    for line in read_text(path).splitlines()[1:]:
+    for line in read_small_text_file(path).splitlines()[1:]:
         if not line.startswith("#"):
             break
         lines.append(line.removeprefix("#").strip())
@@ -196,7 +196,7 @@ def _read(path: Path, name: str, faults: list[ConfigError]) -> dict[str, object]
 
 
 def _choose_preset(config_class: type[BaseConfig], preset: str | None, values: Mapping[str, object]) -> Path | None:
-    available = available_presets(config_class)
+    available = list_presets(config_class)
     if preset is not None:
         if preset in available:
             return available[preset]
@@ -246,14 +246,14 @@ def _check_source(
     fields = config_class.model_fields
     for key, value in values.items():
         problem = remedy = ""
-        if key not in fields and in_file and key in (retired := retired_options(config_class)):
+        if key not in fields and in_file and key in (retired := list_retired_options(config_class)):
             problem, remedy = f"is no longer an option and is always {format_value(retired[key])}", "Remove this key."
         elif key not in fields:
             problem = "unknown key"
             close = closest_name(key, (name for name in fields if not in_file or is_allowed_in_presets(fields[name])))
             remedy = f"Did you mean `{close}`?" if close else "See `labelkit config` for all keys."
         elif in_file and not is_allowed_in_presets(fields[key]):
-            problem, remedy = "cannot be set in a preset or config file", f"Pass {flag(key)} instead."
+            problem, remedy = "cannot be set in a preset or config file", f"Pass {to_flag(key)} instead."
         if problem:
             faults.append(_fault(where[key], key, f"{problem} (value {format_value(value)})", remedy))
     known = {key: value for key, value in values.items() if key in fields}
@@ -269,7 +269,7 @@ def _check_source(
             # A union reports one error for each of its members.
             messages = " or ".join(dict.fromkeys(validation_message(detail) for detail in details))
             wrong = [str(detail["input"]) for detail in details if detail["type"] == "literal_error"]
-            close = closest_name(wrong[0], choices(fields[key].annotation)) if wrong else None
+            close = closest_name(wrong[0], list_choices(fields[key].annotation)) if wrong else None
             remedy = f"Did you mean `{close}`?" if close else ""
             faults.append(_fault(where[key], key, f"{messages} (value {format_value(known[key])})", remedy))
     return faults
@@ -313,7 +313,7 @@ def read_yaml(path: Path, name: str = "") -> dict[str, object]:
     """
     import yaml  # not needed for --help
 
-    name, text = name or str(path), read_text(path)
+    name, text = name or str(path), read_small_text_file(path)
     try:
         root = yaml.compose(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
@@ -335,15 +335,15 @@ def read_yaml(path: Path, name: str = "") -> dict[str, object]:
     return values
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a small UTF-8 file.
+def read_small_text_file(path: Path) -> str:
+    """Read a small UTF-8 text file.
 
     Raises:
         ConfigError: the file is unreadable, too large, or not UTF-8.
     """
     where = str(path)
     try:
-        with open_regular(path.expanduser()) as file:
+        with open_regular_file(path.expanduser()) as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ConfigError(where, "does not exist", missing_path_remedy(path.expanduser())) from error

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, field_validator, model_validator
 
 from labelkit.files import read_json_object
-from labelkit.options.base import DATA, IMAGES, LABELS, OPTION, OUTPUT, RUN, STORE, BaseConfig, panel
+from labelkit.options.base import DATA, IMAGES, LABELS, OPTION, OUTPUT, RUN, STORE, BaseConfig, field_factory
 
-_EARLIER = panel("Earlier run", preset=False)
+_EARLIER = field_factory("Earlier run", preset=False)
 
 RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 """Regular expression for result names."""
@@ -79,7 +79,7 @@ class LabelsOption(LabelColumnOption):
 
 
 class AddedLabelsOption(LabelsOption):
-    """Options for commands that learn from labels in the store and additional labels."""
+    """Options for commands that learn from the labels in a store and from additional labels."""
 
     own_labels: bool = LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
 
@@ -136,7 +136,7 @@ class ListingOptions(BaseConfig):
         before=[],
     )
 
-    def listing(self) -> dict[str, Any]:
+    def listing_kwargs(self) -> dict[str, Any]:
         """Return these options as keyword arguments for ``load_dataset``."""
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
@@ -148,7 +148,7 @@ class MaxImagesOption(BaseConfig):
 
 
 class EvalSplitOption(BaseConfig):
-    """Option for commands that train on one split and score another."""
+    """Option for the evaluation split of commands that train on one split and evaluate on another."""
 
     eval_split: str = DATA("auto", "Split to evaluate on; auto: val if it exists, otherwise test.")
 
@@ -157,14 +157,14 @@ IMAGES_PER_SHEET: Final = 6
 """Number of images on a contact sheet of predicted masks or boxes."""
 
 
-class ScoresOutOptions(BaseConfig):
-    """Option for commands that write their scores to a file."""
+class ScoresOutOption(BaseConfig):
+    """Option for a JSON file to which a command also writes its scores."""
 
     out: Path | None = OUTPUT(None, "Also write scores, protocol, network and data to this JSON file.", makes="json")
 
 
 class StoredImagesOptions(BaseConfig):
-    """Options for commands that read the images of a store again, for instance to display them."""
+    """Options for finding the images of a store again, for instance to display them."""
 
     dataset: str | None = IMAGES(None, "Dataset that contains the images, if they were moved after `labelkit embed`.")
     data_root: Path = IMAGES(Path("data"), "Folder that contains the registered datasets for --dataset.")
@@ -225,8 +225,8 @@ class StoreOutOption(BaseConfig):
     out: Path = OUTPUT(..., "Store to write, NAME.h5.", makes="store")
 
 
-class ShardsOptions(BaseConfig):
-    """Option for commands that can write a store as several files."""
+class ShardsOption(BaseConfig):
+    """Option for the number of files into which a store is split."""
 
     shards: int | None = OUTPUT(
         None,
@@ -242,8 +242,8 @@ class OverwriteOption(BaseConfig):
     overwrite: bool = OUTPUT(False, "Overwrite existing output files.")
 
 
-class PreviousOption(BaseConfig):
-    """Options for commands that keep the cluster ids of an earlier run."""
+class PreviousOptions(BaseConfig):
+    """Options for keeping the group ids of an earlier run."""
 
     previous: Path | None = _EARLIER(
         None,
@@ -261,7 +261,7 @@ class PreviousOption(BaseConfig):
         return self
 
 
-class IndexConfig(IndexOption):
+class NamedResultConfig(IndexOption):
     """Options for commands that read a store and save a named result next to it."""
 
     result: str | None = OUTPUT(

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.options.base import RUN, RUN_ONLY, BaseConfig, format_value, panel
+from labelkit.options.base import RUN, RUN_ONLY, BaseConfig, field_factory, format_value
 from labelkit.options.data import DataConfig
 from labelkit.options.shared import DeviceOption, PrecisionOptions, ThreadsOption
 
 LabelKind = Literal["few", "some", "all", "none"]
 
-_OPTIMIZATION = panel("Optimization")
+_OPTIMIZATION = field_factory("Optimization")
 
 
 class OptimizerOptions(BaseConfig):
@@ -213,7 +213,7 @@ class StepRunConfig(RunConfig):
         return {"steps": self.steps}
 
     def shortened_options(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer steps but as many evaluations, since some methods measure time in evaluations."""
+        """Return options with fewer steps but as many evaluations, on which some methods base their schedules."""
         if fraction >= 1:
             return {}
         every = max(1, int(self.eval_every_steps * fraction + 1e-9))

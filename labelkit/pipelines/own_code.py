@@ -8,8 +8,8 @@ from labelkit.methods.registry import compute_method_digest
 from labelkit.store.commit import commit_json
 
 
-def check_method_code(digest_path: Path, method: str, remedy: str) -> None:
-    """Check that a user-defined method's code matches its recorded digest; record the digest if there is none.
+def check_code_digest(digest_path: Path, method: str, remedy: str) -> None:
+    """Check that the code of a user-defined method matches its recorded digest; if there is none, record it.
 
     Args:
         digest_path: file with the digest; its folder must exist.

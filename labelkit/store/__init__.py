@@ -7,7 +7,7 @@ from labelkit.imports import lazy_getattr
 if TYPE_CHECKING:
     from labelkit.store.array_files import Matches, MatchFile, PrototypeFile, read_matches, read_prototypes
     from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-    from labelkit.store.patches import ImagePatches, PatchBlock, PatchSet, cell_boxes, open_patches
+    from labelkit.store.patches import ImagePatches, PatchBlock, PatchSet, compute_cell_boxes, open_patches
     from labelkit.store.plans import EmbeddingPlan
     from labelkit.store.results import Result, list_results, read_result, write_result
     from labelkit.store.writing import EmbeddingRun
@@ -24,7 +24,7 @@ __all__ = [
     "PatchSet",
     "PrototypeFile",
     "Result",
-    "cell_boxes",
+    "compute_cell_boxes",
     "list_results",
     "open_patches",
     "open_store",

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.store import schema
-from labelkit.store.reader import open_file
-from labelkit.store.writer import MADE_BY, Contents, encode_strings, write_small_file
+from labelkit.store.reader import open_checked_file
+from labelkit.store.writer import MADE_BY, FileContents, encode_strings, write_small_file
 
 MAX_KEYPOINTS = 50
 
@@ -32,7 +32,6 @@ class Matches:
     keypoint_counts: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self.pairs)
 
     def select(self, selection: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
@@ -46,14 +45,14 @@ class Matches:
         return replace(self, pairs=pairs, homographies=back / back[:, 2:, 2:], boxes=boxes, keypoints=keypoints)
 
 
-def make_empty_matches() -> Matches:
-    """Return an empty set of matches."""
+def build_empty_matches() -> Matches:
+    """Build an empty set of matches."""
     return build_match(0, 1, np.eye(3), np.zeros((1, 2, 2))).select(np.arange(0))
 
 
 def join_matches(parts: Sequence[Matches]) -> Matches:
     """Concatenate several sets of matches."""
-    listed = [make_empty_matches(), *parts]
+    listed = [build_empty_matches(), *parts]
     return Matches(**{f.name: np.concatenate([getattr(part, f.name) for part in listed]) for f in fields(Matches)})
 
 
@@ -81,7 +80,7 @@ def build_match(first: int, second: int, homography: NDArray[np.float64], points
 
 @dataclass(frozen=True)
 class MatchFile:
-    """Content of a match file: matched pairs, all images examined, and how they were matched.
+    """Content of a match file: the matched pairs, all images compared, and the matching settings.
 
     Attributes:
         matches: matched pairs; their rows are indices into ``sample_ids``.
@@ -110,7 +109,7 @@ def write_matches(path: Path, match_file: MatchFile, *, overwrite: bool = False)
         **images,
         "sample_ids": encode_strings(match_file.sample_ids),
     }
-    contents = Contents.of(schema.FORMAT_MATCHES, datasets, created_by=MADE_BY, recipe=match_file.recipe)
+    contents = FileContents.create(schema.FORMAT_MATCHES, datasets, created_by=MADE_BY, recipe=match_file.recipe)
     return write_small_file(path, contents, overwrite=overwrite)
 
 
@@ -122,7 +121,7 @@ def read_matches(path: Path) -> MatchFile:
         ResourceError: the file cannot be read, for example for lack of permission.
     """
     columns = {**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS}
-    with open_file(path, schema.FORMAT_MATCHES) as file:
+    with open_checked_file(path, schema.FORMAT_MATCHES) as file:
         file.check_axes(columns, required=columns)
         matches = Matches(**{name: file.read(name) for name in schema.MATCH_COLUMNS})
         sha256, sizes, counts = (file.read(name) for name in ("sha256", "image_sizes", "num_keypoints"))
@@ -153,16 +152,16 @@ class NeighborFile:
     recipe: dict[str, Any]
 
 
-def write_neighbors(path: Path, found: NeighborFile) -> None:
+def write_neighbors(path: Path, neighbor_file: NeighborFile) -> None:
     """Write nearest neighbors to a file atomically, replacing an existing file."""
-    datasets = _stored(schema.NEIGHBOR_COLUMNS, found)
-    contents = Contents.of(schema.FORMAT_NEIGHBORS, datasets, created_by=MADE_BY, recipe=found.recipe)
+    datasets = _stored(schema.NEIGHBOR_COLUMNS, neighbor_file)
+    contents = FileContents.create(schema.FORMAT_NEIGHBORS, datasets, created_by=MADE_BY, recipe=neighbor_file.recipe)
     write_small_file(path, contents, overwrite=True)
 
 
 def read_neighbors(path: Path) -> NeighborFile:
     """Read a nearest-neighbor file and verify all its digests."""
-    with open_file(path, schema.FORMAT_NEIGHBORS) as file:
+    with open_checked_file(path, schema.FORMAT_NEIGHBORS) as file:
         file.check_axes(schema.NEIGHBOR_COLUMNS, required=schema.NEIGHBOR_COLUMNS)
         query, neighbors, scores = (file.read(name) for name in schema.NEIGHBOR_COLUMNS)
         return NeighborFile(query, neighbors, scores, file.read_json("", "recipe", "{}"))
@@ -199,7 +198,7 @@ def write_prototypes(
     Other content is replaced only with ``overwrite``; writing the same content twice is not an error.
     """
     datasets = {"prototypes": prototypes.astype("<f4")}
-    contents = Contents.of(schema.FORMAT_PROTOTYPES, datasets, created_by=MADE_BY, recipe=recipe, spread=spread)
+    contents = FileContents.create(schema.FORMAT_PROTOTYPES, datasets, created_by=MADE_BY, recipe=recipe, spread=spread)
     return write_small_file(path, contents, overwrite=overwrite)
 
 
@@ -210,6 +209,6 @@ def read_prototypes(path: Path) -> PrototypeFile:
         StoreError: the file is damaged or of another kind.
         ResourceError: the file cannot be read, for example for lack of permission.
     """
-    with open_file(path, schema.FORMAT_PROTOTYPES) as file:
+    with open_checked_file(path, schema.FORMAT_PROTOTYPES) as file:
         file.check_axes(schema.PROTOTYPE_COLUMNS, required=schema.PROTOTYPE_COLUMNS)
         return PrototypeFile(file.read("prototypes"), file.read_json("", "recipe", "{}"), file.content_digest, path)

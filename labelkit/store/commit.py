@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 import portalocker
 from portalocker import LockFlags
 
-from labelkit.errors import output_exists_error, resource_error
-from labelkit.files import open_regular
+from labelkit.errors import convert_os_error, output_exists_error
+from labelkit.files import open_regular_file
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
@@ -48,22 +48,22 @@ def json_digest(obj: object) -> str:
     return hashlib.sha256(canonical_json(obj).encode()).hexdigest()
 
 
-def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
+def to_plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
     """Convert an object to plain JSON values by serializing and parsing it; for example, tuples become lists."""
     return dict(json.loads(canonical_json(dict(obj))))
 
 
 @contextlib.contextmanager
 def translate_os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Convert operating-system errors to errors with a remedy for the user."""
+    """Inside a ``with`` block, convert operating-system errors to errors with a remedy for the user."""
     try:
         yield
     except OSError as error:
-        raise resource_error(error, os.fspath(path)) from error
+        raise convert_os_error(error, os.fspath(path)) from error
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:
-    """Sync a folder, if the system supports it, so that the names in it are durable."""
+    """Sync a folder to disk, if the system supports it, so that the file names in it are durable."""
     if os.name == "nt":
         return
     with translate_os_errors(path):
@@ -152,7 +152,7 @@ def commit_file(
         if isinstance(error, FileExistsError):
             raise output_exists_error(path) from error
         if isinstance(error, OSError):
-            raise resource_error(error, str(path)) from error
+            raise convert_os_error(error, str(path)) from error
         raise
 
 
@@ -196,10 +196,10 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether any process holds the lock on a file; a process that requests it during the check waits."""
+    """Return whether any process holds the lock on a file; processes that request it during the check have to wait."""
     if not path.is_file():
         return False
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         return not _locked(file.fileno(), LockFlags.SHARED)
 
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from labelkit.errors import Mismatch, NotAStore, Refused
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest
-from labelkit.store.reader import RESTORE, CheckedFile, LazyRows, open_file
-from labelkit.store.schema import VIEWS, are_sample_ids, name_bytes, name_fault, name_text
-from labelkit.store.writer import Contents
+from labelkit.store.reader import RESTORE, CheckedFile, LazyRows, open_checked_file
+from labelkit.store.schema import VIEWS, are_valid_sample_ids, decode_name, encode_name, find_name_fault
+from labelkit.store.writer import FileContents
 
 _IDS_AT_ONCE: Final = 1 << 16
 _MODEL_TEXTS = ("name", "weights_fingerprint", "weights_file_sha256", "source", "layer", "pooling")
@@ -40,7 +40,7 @@ class ModelIdentity:
         pooling: how tokens or pixels were pooled into one vector, such as ``cls`` or ``mean``.
         preprocess: decoder settings, resize, crop, interpolation, mean, std; JSON values only.
         numerics: compute dtype, device type, batch size, threads, torch version; JSON values only.
-        trained_labels: images whose labels the network was trained on, in the format of ``label_keys``.
+        trained_labels: images whose labels the network was trained on, in the format of ``encode_image_set``.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ModelIdentity:
         """
         keys = [key for key in ("weights_fingerprint", "layer", "pooling") if getattr(self, key) != getattr(other, key)]
         if self.preprocess_digest != other.preprocess_digest:
-            keys.extend(f"preprocess.{key}" for key in differing_keys(self.preprocess, other.preprocess))
+            keys.extend(f"preprocess.{key}" for key in find_differing_keys(self.preprocess, other.preprocess))
         return keys
 
     def to_json(self) -> dict[str, Any]:
@@ -74,16 +74,16 @@ class ModelIdentity:
         own = {**asdict(self), "preprocess_digest": self.preprocess_digest}
         return own if self.trained_labels else {key: value for key, value in own.items() if key != "trained_labels"}
 
-    def add_to(self, contents: Contents) -> None:
+    def add_to(self, contents: FileContents) -> None:
         """Add the model identity to the contents of a file, as the group ``model``."""
-        contents.set("model", **{name: getattr(self, name) for name in (*_MODEL_TEXTS, "preprocess_digest")})
+        contents.set_attributes("model", **{name: getattr(self, name) for name in (*_MODEL_TEXTS, "preprocess_digest")})
         contents.set_json("model", "preprocess", canonical_json(self.preprocess))
         contents.set_json("model", "numerics", canonical_json(self.numerics))
         if self.trained_labels:
             contents.set_json("model", "trained_labels", self.trained_labels)
 
 
-def label_keys(sample_ids: Iterable[str], sha256: NDArray[np.uint8] | None, *others: str) -> str:
+def encode_image_set(sample_ids: Iterable[str], sha256: NDArray[np.uint8] | None, *others: str) -> str:
     """Encode a set of images as text: sorted keys of 16 hex digits, from the SHA-256 of their names and their files.
 
     ``sha256`` (n, 32) are the digests of the files, zeros or ``None`` if unknown; ``others`` are encoded sets to add.
@@ -93,7 +93,7 @@ def label_keys(sample_ids: Iterable[str], sha256: NDArray[np.uint8] | None, *oth
 
 
 def _name_keys(sample_ids: Iterable[str]) -> NDArray[np.uint64]:
-    return np.frombuffer(b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in sample_ids), dtype=">u8")
+    return np.frombuffer(b"".join(hashlib.sha256(encode_name(name)).digest()[:8] for name in sample_ids), dtype=">u8")
 
 
 def _file_keys(sha256: NDArray[np.uint8] | None) -> NDArray[np.uint64]:
@@ -104,15 +104,15 @@ def _keys_of(text: str) -> NDArray[np.uint64]:
     return np.frombuffer(bytes.fromhex(text), dtype=">u8")
 
 
-def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Return the sorted keys for which two JSON objects differ; nested keys are joined by dots."""
+def find_differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    """Find the keys whose values differ between two JSON objects, sorted; nested keys are joined by dots."""
     keys: list[str] = []
     for key in sorted(left.keys() | right.keys()):
         mine, other = left.get(key), right.get(key)
         if (key in left) == (key in right) and canonical_json(mine) == canonical_json(other):
             continue
         if isinstance(mine, dict) and isinstance(other, dict):
-            keys.extend(f"{key}.{inner}" for inner in differing_keys(mine, other))
+            keys.extend(f"{key}.{inner}" for inner in find_differing_keys(mine, other))
         else:
             keys.append(key)
     return keys
@@ -196,7 +196,7 @@ class EmbeddingStore:
         self.packed_results = tuple(sorted({one.split("/")[1] for one in file.groups if one.startswith("results/")}))
         self._embeddings = LazyRows(file, "embeddings")
         every = file.datasets.items()
-        extras = (name for name, info in every if schema.is_extra(name, info.dtype.str, info.shape, self.n))
+        extras = (name for name, info in every if schema.is_extra_output(name, info.dtype.str, info.shape, self.n))
         self._extras = {name: LazyRows(file, name) for name in extras}
         self._views = LazyRows(file, VIEWS) if self.view_recipe else None
 
@@ -280,7 +280,7 @@ class EmbeddingStore:
         return keys
 
     def trained_rows(self) -> NDArray[np.bool_]:
-        """Return a bool mask (n,) of images whose labels the network was trained on, matched by name or file."""
+        """Return a mask (n,) bool of the images on whose labels the network was trained, matched by name or file."""
         if self.model.trained_labels:
             trained = _keys_of(self.model.trained_labels)
             by_name = np.isin(_name_keys(self.sample_ids), trained)
@@ -310,7 +310,7 @@ class EmbeddingStore:
 
 
 class SampleIds(Sequence[str]):
-    """Names of the n images of a store, decoded when used, so that they take no memory."""
+    """Names of the n images of a store, decoded when used so that they take up no memory."""
 
     def __init__(self, raw: NDArray[np.bytes_]) -> None:
         self._raw = raw
@@ -324,7 +324,7 @@ class SampleIds(Sequence[str]):
     def __getitem__(self, where: slice) -> list[str]: ...
     def __getitem__(self, where: int | slice) -> str | list[str]:
         found = self._raw[where].tolist()
-        return [name_text(one) for one in found] if isinstance(where, slice) else name_text(found)
+        return [decode_name(one) for one in found] if isinstance(where, slice) else decode_name(found)
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), _IDS_AT_ONCE):
@@ -342,14 +342,14 @@ def _read_ids(file: CheckedFile) -> SampleIds:
     disordered = ~(raw_in_order[1:] > raw_in_order[:-1])
     if disordered.any():
         row = int(np.argmax(disordered)) + 1
-        problem = f"{name_text(raw_in_order[row])!r} occurs twice or out of order"
+        problem = f"{decode_name(raw_in_order[row])!r} occurs twice or out of order"
         raise Refused(f"{file.location_of('sample_ids')} row {row}", problem, RESTORE)
     names = SampleIds(raw)
     for start in range(0, len(raw), _IDS_AT_ONCE):
-        if are_sample_ids(raw[start : start + _IDS_AT_ONCE].tolist()):
+        if are_valid_sample_ids(raw[start : start + _IDS_AT_ONCE].tolist()):
             continue
         for row, name in enumerate(names[start : start + _IDS_AT_ONCE], start):
-            if fault := name_fault(name):
+            if fault := find_name_fault(name):
                 raise Refused(f"{file.location_of('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
     return names
 
@@ -381,5 +381,5 @@ def open_store(path: str | os.PathLike[str]) -> EmbeddingStore:
         ResourceError: the file cannot be read, for example for lack of permission.
     """
     path = Path(path)
-    with open_file(path, schema.FORMAT_STORE) as file:
+    with open_checked_file(path, schema.FORMAT_STORE) as file:
         return EmbeddingStore(file, path)

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import ConfigError, Damaged, NotAStore, Refused
-from labelkit.files import decode_table, open_table, table_encoding
-from labelkit.formatting import one_line
+from labelkit.files import decode_table, detect_encoding, open_csv_reader
+from labelkit.formatting import to_one_line
 from labelkit.store.csv_table import ESCAPED_COLUMN, unescape_name
 from labelkit.store.reader import open_hdf5, open_regular
-from labelkit.store.schema import name_text
+from labelkit.store.schema import decode_name
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "embeddings": ("embeddings", "embedding", "features", "feats", "vectors", "x", "arr_0"),
@@ -46,8 +46,8 @@ Column = list[str] | NDArray[Any]
 
 
 @dataclass
-class ForeignRows:
-    """Embeddings and columns read from a file in a foreign format; only types and lengths have been checked.
+class ImportedRows:
+    """Embeddings and columns read from another program's file; only types and lengths have been checked.
 
     Attributes:
         embeddings: (n, d) numbers of any type, a memory map of the file if they are contiguous.
@@ -114,15 +114,15 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
         if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
             raise Refused(where, "contains integers outside the range of int64", "Use smaller numbers.")
         return values.astype(np.int64)
-    return [name_text(text) if isinstance(text, bytes) else str(text) for text in values.tolist()]
+    return [decode_name(text) if isinstance(text, bytes) else str(text) for text in values.tolist()]
 
 
-def read_arrays(path: Path, requested: Mapping[str, str | None], arrays: Any = None) -> ForeignRows:
+def read_arrays(path: Path, requested: Mapping[str, str | None], arrays: Any = None) -> ImportedRows:
     """Read embeddings and columns from a ``.npy`` or ``.npz`` file, or from arrays that are already loaded."""
     arrays = _load(path) if arrays is None else arrays
     if isinstance(arrays, np.ndarray):
         _check_table(arrays, str(path))
-        return ForeignRows(arrays, {}, lambda row: f"{path} row {row}")
+        return ImportedRows(arrays, {}, lambda row: f"{path} row {row}")
     chosen = _choose(str(path), arrays, requested)
     _check_table(arrays[chosen["embeddings"]], f"{path}:{chosen['embeddings']}")
     found = {role: arrays[name] for role, name in chosen.items()}
@@ -140,21 +140,21 @@ def _load(path: Path) -> Any:
             return {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, RuntimeError, SyntaxError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         remedy = "Save arrays of numbers or strings, not of Python objects, with numpy.save (.npy) or savez (.npz)."
-        raise Damaged(str(path), f"NumPy cannot read it ({one_line(error)})", remedy) from error
+        raise Damaged(str(path), f"NumPy cannot read it ({to_one_line(error)})", remedy) from error
     except EOFError as error:
         raise NotAStore(str(path), "is empty", _WHOLE) from error
 
 
 def _foreign_rows(
     arrays: dict[str, NDArray[Any]], places: Mapping[str, str], chosen: dict[str, str], members: Sequence[str]
-) -> ForeignRows:
+) -> ImportedRows:
     rows = arrays.pop("embeddings")
     columns = {role: _plain_column(values, places[role]) for role, values in arrays.items()}
     left_out = [name for name in members if name not in chosen.values()]
-    return ForeignRows(rows, columns, lambda row: f"{places['embeddings']} row {row}", chosen, left_out)
+    return ImportedRows(rows, columns, lambda row: f"{places['embeddings']} row {row}", chosen, left_out)
 
 
-def read_hdf5(path: Path, requested: Mapping[str, str | None]) -> ForeignRows:
+def read_hdf5(path: Path, requested: Mapping[str, str | None]) -> ImportedRows:
     """Read embeddings and columns from a foreign HDF5 file; contiguous embeddings become a memory map.
 
     ``requested`` is the path of the dataset for each role, or ``None`` to search the root group and ``obs``, where
@@ -166,14 +166,14 @@ def read_hdf5(path: Path, requested: Mapping[str, str | None]) -> ForeignRows:
             with open_hdf5(handle, where) as file:
                 return _read_datasets(file, handle, where, named)
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
-            raise Damaged(where, f"HDF5 cannot read it ({one_line(error)})", _WHOLE) from error
+            raise Damaged(where, f"HDF5 cannot read it ({to_one_line(error)})", _WHOLE) from error
 
 
-def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mapping[str, str | None]) -> ForeignRows:
+def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mapping[str, str | None]) -> ImportedRows:
     datasets: dict[str, h5py.Dataset] = {}
 
     def collect(name: str | bytes, item: h5py.Group | h5py.Dataset) -> None:
-        name = name if isinstance(name, str) else name_text(name)
+        name = name if isinstance(name, str) else decode_name(name)
         if isinstance(item, h5py.Group):
             # A pandas categorical is stored as a group of codes and categories.
             if isinstance(item.get("codes"), h5py.Dataset) and isinstance(item.get("categories"), h5py.Dataset):
@@ -222,7 +222,7 @@ _LISTED_TEXT = re.compile(r"(.*\.\w+) *[\t,] *([^\t,./]+)")  # the same with cla
 _REMEDY = "Write a header, then one line per image with its path and numbers."
 
 
-def read_names(path: Path, requested: Mapping[str, str | None]) -> ForeignRows:
+def read_names(path: Path, requested: Mapping[str, str | None]) -> ImportedRows:
     """Read names from a text file with one name per line, or from a table with a header, like ``read_csv``.
 
     If every line consists of a file name, a space and a number, the numbers are labels; the same holds for a file name,
@@ -231,10 +231,10 @@ def read_names(path: Path, requested: Mapping[str, str | None]) -> ForeignRows:
     with open_regular(path) as file:
         raw = file.read()
     try:
-        raw = decode_table(raw).encode() if table_encoding(raw) == "utf-16" else raw.removeprefix(codecs.BOM_UTF8)
+        raw = decode_table(raw).encode() if detect_encoding(raw) == "utf-16" else raw.removeprefix(codecs.BOM_UTF8)
     except UnicodeDecodeError as error:
         raise Refused(str(path), f"is not UTF-16 ({error.reason})", "Save the file as UTF-8.") from error
-    names = [name_text(line).replace("\\", "/") for line in raw.splitlines()]
+    names = [decode_name(line).replace("\\", "/") for line in raw.splitlines()]
     if not names:
         raise Refused(str(path), "is empty", "Write one name per line.")
     if any(requested.values()) or set(re.split("[,;\t]", names[0].lower())) & set(_COLUMN_NAMES["ids"]):
@@ -244,10 +244,10 @@ def read_names(path: Path, requested: Mapping[str, str | None]) -> ForeignRows:
     pairs = pairs or [match.groups() for match in map(_LISTED_TEXT.fullmatch, names) if match]
     if len(pairs) == len(names):
         columns = {"ids": [name for name, _ in pairs], "labels": [label for _, label in pairs]}
-    return ForeignRows(np.empty((len(names), 0)), columns, lambda row: f"{path} line {row + 1}")
+    return ImportedRows(np.empty((len(names), 0)), columns, lambda row: f"{path} line {row + 1}")
 
 
-def read_csv(path: Path, requested: Mapping[str, str | None], *, with_rows: bool = True) -> ForeignRows:
+def read_csv(path: Path, requested: Mapping[str, str | None], *, with_rows: bool = True) -> ImportedRows:
     """Read a CSV file with a path column, optional labels and splits, and one column per embedding dimension.
 
     Args:
@@ -259,11 +259,11 @@ def read_csv(path: Path, requested: Mapping[str, str | None], *, with_rows: bool
     """
     where = str(path)
     with open_regular(path) as raw:
-        encoding = table_encoding(raw.read(4))
+        encoding = detect_encoding(raw.read(4))
     reader: Any = None
     with path.open(encoding=encoding, newline="") as file:
         try:
-            reader, header = open_table(file, {*_COLUMN_NAMES["ids"], (requested.get("ids") or "path").lower()})
+            reader, header = open_csv_reader(file, {*_COLUMN_NAMES["ids"], (requested.get("ids") or "path").lower()})
             found = _find_columns(where, header, requested)
             places = {role: header.index(name) for role, name in found.items()}
             used = _number_columns(where, header, places.values(), requested.get("embeddings")) if with_rows else []
@@ -292,7 +292,7 @@ def read_csv(path: Path, requested: Mapping[str, str | None], *, with_rows: bool
     if used:
         found["embeddings"] = f"{header[used[0]]} to {header[used[-1]]} ({len(used)} columns)"
     left_out = [name or "(no name)" for at, name in enumerate(header) if at not in (*used, *places.values())]
-    return ForeignRows(np.stack(rows), columns, lambda row: f"{where} line {numbers[row]}", found, left_out)
+    return ImportedRows(np.stack(rows), columns, lambda row: f"{where} line {numbers[row]}", found, left_out)
 
 
 def _find_columns(where: str, header: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, str]:

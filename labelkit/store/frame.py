@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labelkit.errors import Mismatch, ResourceError
 from labelkit.store import schema
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.reader import open_file
+from labelkit.store.reader import open_checked_file
 from labelkit.store.results import Result, list_results, read_result
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ class Store(EmbeddingStore):
     """
 
     def __enter__(self) -> Self:
-        """Return the store."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -103,7 +102,7 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         ResourceError: the file cannot be read, for example for lack of permission.
     """
     path = Path(path)
-    with open_file(path, schema.FORMAT_STORE) as file:
+    with open_checked_file(path, schema.FORMAT_STORE) as file:
         return Store(file, path)
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from labelkit.errors import StoreError
 from labelkit.store import schema
-from labelkit.store.commit import json_digest, plain_json
-from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
+from labelkit.store.commit import json_digest, to_plain_json
+from labelkit.store.parts import RunFolder, cast_finite, check_disk_space, part_names
 from labelkit.store.reader import CheckedFile
 
 KIND: Final = "kept-views"
@@ -66,7 +66,7 @@ class CachedViewPlan:
         """Number of parts of the cache."""
         return -(-len(self.rows) // self.images_per_part)
 
-    def part(self, number: int) -> NDArray[np.int64]:
+    def rows_of_part(self, number: int) -> NDArray[np.int64]:
         """Return the row indices of the images in one part of the cache."""
         return self.rows[number * self.images_per_part : (number + 1) * self.images_per_part]
 
@@ -87,7 +87,7 @@ class CachedViewPlan:
             "dtypes": list(self.dtypes),
             "part_rows": self.images_per_part,
         }
-        return plain_json(plan)
+        return to_plain_json(plan)
 
 
 class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
@@ -107,7 +107,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
         loaded = plan.to_json()
         super().__init__(beside / f"kept-{json_digest(loaded)[:_DIGITS]}", loaded, part_names(plan.num_parts))
 
-    def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:
+    def write_part(self, number: int, values: Sequence[NDArray[Any]]) -> None:
         """Write one part of the cache, given as one array (m, v, ...) per kind of view.
 
         Raises ``StoreError`` if a value is not finite in the stored dtype, ``ValueError`` if shapes do not match.
@@ -125,22 +125,24 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
     def open_cached_parts(self) -> list[tuple[NDArray[Any], ...]]:
         """Verify each cached part and open it as memory-mapped arrays, one of shape (m, v, ...) per kind of view."""
         for number in range(self.plan.num_parts):
-            if not self.path(number).exists():
+            if not self.part_path(number).exists():
                 remedy = "Run the same command again to recreate the part."
-                raise StoreError(str(self.path(number)), "is missing", remedy)
-        return [self.load(number) for number in range(self.plan.num_parts)]
+                raise StoreError(str(self.part_path(number)), "is missing", remedy)
+        return [self.load_part(number) for number in range(self.plan.num_parts)]
 
     def _check_space(self) -> None:
         what = f"{sum(self.plan.counts)} views of {len(self.plan.rows):,} images"
-        check_space(self.folder, int(1.02 * self.plan.num_bytes), self.folder, what)
+        check_disk_space(self.folder, int(1.02 * self.plan.num_bytes), self.folder, what)
 
     def _shape(self, number: int, kind: int) -> tuple[int, ...]:
-        return (len(self.plan.part(number)), self.plan.counts[kind], *self.plan.shapes[kind])
+        return (len(self.plan.rows_of_part(number)), self.plan.counts[kind], *self.plan.shapes[kind])
 
     def _read(self, number: int, file: CheckedFile) -> tuple[NDArray[Any], ...]:
         # the digests of the part and of its plan agree, so it has these datasets with these shapes
         return tuple(
-            np.memmap(self.path(number), dtype, "r", file.datasets[_name(kind)].offset or 0, self._shape(number, kind))
+            np.memmap(
+                self.part_path(number), dtype, "r", file.datasets[_name(kind)].offset or 0, self._shape(number, kind)
+            )
             for kind, dtype in enumerate(self.plan.dtypes)
         )
 

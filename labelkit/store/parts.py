@@ -26,9 +26,9 @@ from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, StoreEr
 from labelkit.files import NotRegularFileError, read_bytes, read_json
 from labelkit.store import schema
 from labelkit.store.commit import commit_bytes, commit_json, fsync_folder, json_digest, translate_os_errors, try_lock
-from labelkit.store.embeddings import differing_keys
+from labelkit.store.embeddings import find_differing_keys
 from labelkit.store.reader import RESTORE, CheckedFile
-from labelkit.store.writer import Contents
+from labelkit.store.writer import FileContents
 
 PartContent = TypeVar("PartContent")
 """Content of a part, as read from disk."""
@@ -68,10 +68,9 @@ class RunFolder(ABC, Generic[PartContent]):
         """Raise an error if the run cannot succeed, before anything is written."""
 
     def _opened(self, path: Path) -> CheckedFile:
-        return open_part(path)
+        return open_verified_part(path)
 
     def _is_finished(self) -> bool:
-        """Return whether the output is already complete."""
         return False
 
     def _published_plan(self) -> object:
@@ -112,7 +111,7 @@ class RunFolder(ABC, Generic[PartContent]):
                 (self.folder / "parts").mkdir()
             loaded = None
         if loaded not in (None, self._stored_plan):
-            keys = ", ".join(differing_keys(loaded or {}, self._stored_plan))
+            keys = ", ".join(find_differing_keys(loaded or {}, self._stored_plan))
             remedy = "Repeat the first command to resume that run, or pass --overwrite to discard it and start over."
             raise Mismatch(str(self.folder), f"contains an unfinished run with other options: {keys} differ", remedy)
         for name, data in files.items():
@@ -124,14 +123,14 @@ class RunFolder(ABC, Generic[PartContent]):
         if loaded is None:
             commit_json(self.folder / "plan.json", self._stored_plan)
 
-    def path(self, number: int) -> Path:
+    def part_path(self, number: int) -> Path:
         """Return the path of a part's file."""
         return self.folder / "parts" / self._names[number]
 
     def _commit(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
-        contents = Contents.of(schema.FORMAT_PART, datasets, plan_digest=self.digest, part=number)
+        contents = FileContents.create(schema.FORMAT_PART, datasets, plan_digest=self.digest, part=number)
         data = contents.sealed(1 << 62).to_bytes()
-        commit_bytes(self.path(number), [data, hashlib.sha256(data).digest()])
+        commit_bytes(self.part_path(number), [data, hashlib.sha256(data).digest()])
 
     def pending_parts(self) -> list[int]:
         """Return the numbers of the parts that are not yet written, in order.
@@ -140,11 +139,11 @@ class RunFolder(ABC, Generic[PartContent]):
         """
         pending = []
         for number in () if self.already_done else range(len(self._names)):
-            path = self.path(number)
+            path = self.part_path(number)
             with translate_os_errors(path):
                 try:
                     if path.exists():
-                        self.load(number)
+                        self.load_part(number)
                         continue
                 except StoreError as error:
                     path.replace(path.with_name(path.name + ".bad"))
@@ -152,10 +151,10 @@ class RunFolder(ABC, Generic[PartContent]):
             pending.append(number)
         return pending
 
-    def load(self, number: int) -> PartContent:
+    def load_part(self, number: int) -> PartContent:
         """Read and verify a part; ``StoreError`` if it is damaged or belongs to another plan."""
         try:
-            with translate_os_errors(self.path(number)), self._opened(self.path(number)) as file:
+            with translate_os_errors(self.part_path(number)), self._opened(self.part_path(number)) as file:
                 root = file.attributes[""]
                 if root.get("plan_digest") != self.digest or root.get("part", number) != number:
                     raise Mismatch(file.where, "belongs to another plan", RESTORE)
@@ -175,7 +174,7 @@ class RunFolder(ABC, Generic[PartContent]):
                 self._remove_leftover()
                 yield False
                 return
-            missing = [number for number in range(len(self._names)) if not self.path(number).exists()]
+            missing = [number for number in range(len(self._names)) if not self.part_path(number).exists()]
             if missing:
                 problem = f"{len(missing)} of {len(self._names)} parts are missing, first: {missing[0]}"
                 raise StoreError(str(self.folder), problem, "Run the same command again to create them.")
@@ -192,8 +191,8 @@ def part_names(count: int) -> list[str]:
     return [f"{part:06d}.h5" for part in range(count)]
 
 
-def open_part(path: Path) -> CheckedFile:
-    """Open a part and verify its digest."""
+def open_verified_part(path: Path) -> CheckedFile:
+    """Open a part of a run, and verify its digest."""
     raw = read_bytes(path)
     data, digest = raw[: -schema.PART_DIGEST_BYTES], raw[-schema.PART_DIGEST_BYTES :]
     if hashlib.sha256(data).digest() != digest:
@@ -202,20 +201,20 @@ def open_part(path: Path) -> CheckedFile:
 
 
 def cast_finite(
-    values: NDArray[Any], kind: np.dtype[Any], where: Callable[[int], str], name: str, option: str
+    values: NDArray[Any], dtype: np.dtype[Any], where: Callable[[int], str], name: str, option: str
 ) -> NDArray[Any]:
-    """Convert rows (m, d) to the floating-point dtype in which they are stored, and check that all values are finite.
+    """Cast rows (m, d) to the floating-point dtype in which they are stored, and check that all values are finite.
 
     For messages, ``where`` returns the location of a row, ``name`` describes the values, and ``option`` is the option
     that selects the dtype.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        stored = values.astype(kind)
+        stored = values.astype(dtype)
     finite = np.isfinite(stored).all(axis=1)
     if not finite.all():
         row = int(np.argmin(finite))
         overflow = bool(np.isfinite(values[row]).all())
-        problem = f"{name} is too large for {kind}" if overflow else f"{name} is not finite"
+        problem = f"{name} is too large for {dtype}" if overflow else f"{name} is not finite"
         remedy = f"Pass {option} float32." if overflow else "Check the network and its weights."
         raise StoreError(where(row), problem, remedy)
     return stored
@@ -240,7 +239,7 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
     return loaded
 
 
-def check_space(folder: Path, needed: int, out: Path, description: str) -> None:
+def check_disk_space(folder: Path, needed: int, out: Path, description: str) -> None:
     """Check that there is disk space for ``needed`` bytes of parts and output, minus those of existing parts."""
     with translate_os_errors(folder):
         free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free

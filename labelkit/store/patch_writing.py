@@ -20,11 +20,11 @@ from labelkit.errors import Mismatch, StoreError, output_exists_error
 from labelkit.store import schema
 from labelkit.store.commit import commit_file, commit_folder, commit_json, json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.parts import RunFolder, cast_finite, check_space
-from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
+from labelkit.store.parts import RunFolder, cast_finite, check_disk_space
+from labelkit.store.patches import SET_NAME, patches_folder, read_patch_index
 from labelkit.store.plans import PatchPlan, patches_run_folder
-from labelkit.store.reader import RESTORE, CheckedFile, open_file
-from labelkit.store.writer import Contents, encode_strings
+from labelkit.store.reader import RESTORE, CheckedFile, open_checked_file
+from labelkit.store.writer import FileContents, encode_strings
 
 _WrittenFile = tuple[list[str], int, str]
 """A file of the patch set: names of its images, number of its patches, and content digest."""
@@ -44,7 +44,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         self.out = out
         self.plan = plan
         self._target = patches_folder(out)
-        names = [f"SET-{number:05d}-of-{len(plan.pieces):05d}.h5" for number in range(len(plan.pieces))]
+        names = [f"SET-{number:05d}-of-{len(plan.chunks):05d}.h5" for number in range(len(plan.chunks))]
         super().__init__(patches_run_folder(out), plan.to_json(), names, overwrite=overwrite)
 
     @classmethod
@@ -56,13 +56,13 @@ class PatchRun(RunFolder[_WrittenFile]):
 
     def pending_parts(self) -> list[int]:
         """Return the parts of the store whose patches are still missing, in order."""
-        return sorted({self.plan.pieces[number][0] for number in super().pending_parts()})
+        return sorted({self.plan.chunks[number][0] for number in super().pending_parts()})
 
     def chunks_of_part(self, part: int) -> list[int]:
         """Return the numbers of the chunks that belong to a part of the store, in order."""
-        return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
+        return [number for number, piece in enumerate(self.plan.chunks) if piece[0] == part]
 
-    def write_piece(
+    def write_chunk(
         self,
         number: int,
         rows: NDArray[np.int64],
@@ -85,7 +85,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         names = [plan.rows.sample_ids[row] for row in rows.tolist()]
         flat, kind = features.reshape(len(rows), -1), np.dtype(plan.dtype)
         stored = cast_finite(flat, kind, lambda row: f"{self.out}: {names[row]}", "patches", "--patch-dtype")
-        contents = Contents.of(
+        contents = FileContents.create(
             schema.FORMAT_STORE,
             requires=schema.FEATURE_CELLS if plan.samples_cells else "",
             kind="patches",
@@ -97,13 +97,13 @@ class PatchRun(RunFolder[_WrittenFile]):
         )
         replace(plan.rows.model, layer=plan.layer, pooling="none").add_to(contents)
         contents.datasets["patches"] = stored.reshape(-1, plan.dim)
-        contents.datasets["patch_offsets"] = np.arange(len(rows) + 1, dtype="<u8") * np.uint64(plan.count)
+        contents.datasets["patch_offsets"] = np.arange(len(rows) + 1, dtype="<u8") * np.uint64(plan.num_patches)
         contents.datasets["grids"] = np.tile(np.array(plan.grid, dtype="<u2"), (len(rows), 1))
         contents.datasets["regions"] = regions.astype("<f4")
         contents.datasets["sample_ids"] = encode_strings(names)
         if cells is not None:
             contents.datasets["cells"] = cells.reshape(-1, 2).astype("<u2")
-        commit_file(self.path(number), contents.sealed().write)
+        commit_file(self.part_path(number), contents.sealed().write)
 
     def publish(self, store: EmbeddingStore) -> Path:
         """Write ``SET.json``, rename the folder of patch files to its final name, and return it.
@@ -114,7 +114,7 @@ class PatchRun(RunFolder[_WrittenFile]):
             if to_do:
                 if store.plan_digest != self.plan.rows.digest():
                     raise Mismatch(str(store.path), "was created with a different plan than its patches", RESTORE)
-                listed, folder = self._listed(store), self.path(0).parent
+                listed, folder = self._listed(store), self.part_path(0).parent
                 commit_json(folder / SET_NAME, listed)
                 with translate_os_errors(self._target):
                     for old in folder.iterdir():
@@ -127,15 +127,15 @@ class PatchRun(RunFolder[_WrittenFile]):
         return self._target
 
     def _check_space(self) -> None:
-        check_space(self.folder, self.plan.estimated_bytes(), self.out, "the patches")
+        check_disk_space(self.folder, self.plan.estimated_bytes(), self.out, "the patches")
 
     def _opened(self, path: Path) -> CheckedFile:
-        return open_file(path, schema.FORMAT_STORE)
+        return open_checked_file(path, schema.FORMAT_STORE)
 
     def _read(self, number: int, file: CheckedFile) -> _WrittenFile:
         """Verify a file of the patch set, and return its entry for ``SET.json``."""
         for name in ("patches", "sample_ids"):
-            for _ in file.verified_blocks(name):
+            for _ in file.iterate_verified_blocks(name):
                 pass
         return file.read_strings("sample_ids"), file.datasets["patches"].shape[0], file.content_digest
 
@@ -143,7 +143,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         if self._overwrite or not (self._target / SET_NAME).exists():
             return False
         try:
-            listed = read_set_json(self._target)
+            listed = read_patch_index(self._target)
         except StoreError as error:
             raise output_exists_error(self._target, state=f"and cannot be used ({error.problem})") from error
         if listed.get("plan_digest") == self.digest:
@@ -154,7 +154,7 @@ class PatchRun(RunFolder[_WrittenFile]):
 
     def _published_plan(self) -> object:
         try:
-            return read_set_json(self._target).get("plan_digest")
+            return read_patch_index(self._target).get("plan_digest")
         except StoreError:
             return None
 
@@ -163,7 +163,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         entries: list[dict[str, Any]] = []
         ids: list[str] = []
         for number, name in enumerate(self._names):
-            sample_ids, patches, digest = self.load(number)
+            sample_ids, patches, digest = self.load_part(number)
             entry = {"name": name, "row_start": len(ids), "row_stop": len(ids) + len(sample_ids)}
             entries.append({**entry, "patches": patches, "content_digest": digest})
             ids += sample_ids

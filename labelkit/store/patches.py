@@ -16,7 +16,7 @@ from labelkit.files import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import json_digest
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.reader import CheckedFile, LazyRows, open_file, open_regular
+from labelkit.store.reader import CheckedFile, LazyRows, open_checked_file, open_regular
 
 SET_NAME = "SET.json"
 _REMAKE = "Recreate the patches: `labelkit embed ... --dense --overwrite`."
@@ -40,7 +40,7 @@ class ImagePatches:
 
     def boxes(self) -> NDArray[np.float64]:
         """Return each patch's box (t, 4) as left, top, right and bottom, in pixels of the oriented original."""
-        return cell_boxes(self.cells, self.grid, self.region)
+        return compute_cell_boxes(self.cells, self.grid, self.region)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class PatchBlock:
     start: int
 
 
-def cell_boxes(
+def compute_cell_boxes(
     cells: NDArray[np.int64], grid: tuple[int, int], region: tuple[float, float, float, float]
 ) -> NDArray[np.float64]:
     """Compute the boxes (t, 4) of grid cells (t, 2) as left, top, right, bottom, in the coordinates of the region."""
@@ -76,8 +76,8 @@ def patches_folder(store: Path) -> Path:
     return store.with_name(store.name + ".patches")
 
 
-def read_set_json(folder: Path) -> dict[str, Any]:
-    """Read and check ``SET.json``, the index of a patch set; ``NotAStore`` if it does not exist."""
+def read_patch_index(folder: Path) -> dict[str, Any]:
+    """Read and check ``SET.json``, the index of a patch set; ``NotAStore`` if there is none."""
     path = folder / SET_NAME
     if not path.is_file():
         remedy = "Run the command that created the store again, with --dense."
@@ -163,7 +163,7 @@ class PatchSet:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a PatchSet cannot be pickled: call open_patches in each process")
 
-    def image(self, row: int) -> ImagePatches:
+    def get_image(self, row: int) -> ImagePatches:
         """Return the patches of one image.
 
         Raises:
@@ -185,7 +185,7 @@ class PatchSet:
         parts = [first + self._file(number).offsets[:-1] for number, first in enumerate(firsts[:-1])]
         return np.concatenate([*parts, firsts[-1:]])
 
-    def blocks(self, max_bytes: int = 64 << 20) -> Iterator[PatchBlock]:
+    def iterate_blocks(self, max_bytes: int = 64 << 20) -> Iterator[PatchBlock]:
         """Yield all patches in order, in blocks of about ``max_bytes``, each with one or more whole images.
 
         Raises:
@@ -212,13 +212,13 @@ class PatchSet:
         Raises:
             StoreError: a file is damaged or does not match.
         """
-        for _ in self.blocks():
+        for _ in self.iterate_blocks():
             pass
 
     def _file(self, number: int) -> PatchFile:
         if number not in self._files:
             entry = self._listed["files"][number]
-            with open_file(self.folder / entry["name"], schema.FORMAT_STORE) as file:
+            with open_checked_file(self.folder / entry["name"], schema.FORMAT_STORE) as file:
                 self._files[number] = PatchFile(file, entry, self._listed)
         return self._files[number]
 
@@ -238,7 +238,7 @@ def open_patches(store: EmbeddingStore) -> PatchSet:
         StoreError: the index is damaged; each file is checked on first use.
     """
     folder = patches_folder(store.path)
-    listed = read_set_json(folder)
+    listed = read_patch_index(folder)
     check_patch_owner(folder, listed, store)
     for entry in listed["files"]:
         if not (folder / entry["name"]).is_file():

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from labelkit.errors import DatasetError, ResourceError, StoreError
 from labelkit.files import read_bytes, read_json_object
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, json_digest, plain_json
-from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model
-from labelkit.store.reader import open_file
-from labelkit.store.schema import name_bytes, name_fault, name_text
+from labelkit.store.commit import canonical_json, json_digest, to_plain_json
+from labelkit.store.embeddings import ModelIdentity, find_differing_keys, read_model
+from labelkit.store.reader import open_checked_file
+from labelkit.store.schema import decode_name, encode_name, find_name_fault
 from labelkit.store.writer import MADE_BY
 
 
@@ -98,7 +98,7 @@ class EmbeddingPlan:
         if not self.sample_ids:
             raise ValueError("sample_ids is empty")
         for name in self.sample_ids:
-            if fault := name_fault(name):
+            if fault := find_name_fault(name):
                 remedy = "Name images by paths relative to the data root."
                 raise DatasetError(repr(name), f"cannot be a sample id: it {fault}", remedy)
         count, classes = len(self.sample_ids), len(self.class_names)
@@ -149,7 +149,7 @@ class EmbeddingPlan:
 
     @cached_property
     def _names(self) -> bytes:
-        return b"\0".join(name_bytes(name) for name in self.sample_ids)
+        return b"\0".join(encode_name(name) for name in self.sample_ids)
 
     @property
     def names_are_utf8(self) -> bool:
@@ -191,7 +191,7 @@ class EmbeddingPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the content of ``plan.json``, with names and labels replaced by their digests."""
-        return plain_json(self._json)
+        return to_plain_json(self._json)
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan's canonical JSON as 64 hexadecimal digits."""
@@ -208,12 +208,12 @@ class EmbeddingPlan:
 
     def estimated_bytes(self) -> int:
         """Estimate the size of the output in bytes."""
-        longest, count = max(len(name_bytes(name)) for name in self.sample_ids), len(self.sample_ids)
+        longest, count = max(len(encode_name(name)) for name in self.sample_ids), len(self.sample_ids)
         return self._row_bytes * (count - self.base_rows) + (longest + 16) * count + (64 << 10)
 
 
-def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
-    """Return the plan of an unfinished run of a store if only its listing differs; otherwise, return ``plan`` itself.
+def resume_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
+    """Return the plan of an unfinished run of a store if it lists other files but is otherwise equal, else ``plan``.
 
     Files added since the run began are thus left to a later run, and deleted files remain in the plan and are
     skipped with that reason. In every other case, ``EmbeddingRun.open`` reports the differences.
@@ -221,7 +221,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
     stored = read_stored_plan(embedding_run_folder(Path(out)))
     if stored is None:
         return plan
-    differing = differing_keys(stored.to_json(), plan.to_json())
+    differing = find_differing_keys(stored.to_json(), plan.to_json())
     keys = {key if key.startswith("reuse.") else key.partition(".")[0] for key in differing}
     same_names = all(
         stored._columns[key] == plan._columns[key] for key in ("class_names", "old_classes", "split_names")
@@ -240,7 +240,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
 
 
 def read_recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:
-    """Return the numerics settings of an unfinished run or a finished store; empty if neither can be read.
+    """Read the numerics settings of an unfinished run or a finished store; empty if neither can be read.
 
     A repeated command that does not set them thus continues with the same settings, even if the defaults have changed.
     A finished store is ignored if it will be overwritten.
@@ -251,7 +251,7 @@ def read_recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = Fal
     if overwrite or not Path(out).is_file():
         return {}
     try:
-        with open_file(Path(out), schema.FORMAT_STORE) as file:  # works even if a shard is missing
+        with open_checked_file(Path(out), schema.FORMAT_STORE) as file:  # works even if a shard is missing
             return read_model(file).numerics
     except (StoreError, ResourceError):  # EmbeddingRun.open reports the problem
         return {}
@@ -269,7 +269,7 @@ def read_stored_plan(folder: Path) -> EmbeddingPlan | None:
         plan = EmbeddingPlan(
             **{**own, "model": ModelIdentity(**model)},
             reused_from=loaded.get("reuse", {}).get("stores", ()),
-            sample_ids=[name_text(raw) for raw in names.split(b"\0")],
+            sample_ids=[decode_name(raw) for raw in names.split(b"\0")],
             **columns,
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, DatasetError):
@@ -302,7 +302,7 @@ class PatchPlan:
     set_bytes: int = schema.SET_BYTES
 
     @property
-    def count(self) -> int:
+    def num_patches(self) -> int:
         """Number of patches per image."""
         cells = self.grid[0] * self.grid[1]
         return cells if self.per_image is None else min(self.per_image, cells)
@@ -314,10 +314,10 @@ class PatchPlan:
 
     @property
     def _row_bytes(self) -> int:
-        return self.count * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.samples_cells else 0)) + 40
+        return self.num_patches * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.samples_cells else 0)) + 40
 
     @cached_property
-    def pieces(self) -> list[tuple[int, int, int]]:
+    def chunks(self) -> list[tuple[int, int, int]]:
         """Files of the patch set in order, as tuples of the store's part, first row and end row (exclusive)."""
         rows, most_rows = self.rows, min(self.set_bytes, schema.PART_BYTES) // self._row_bytes
         step = max(1, most_rows // rows.batch_size) * rows.batch_size
@@ -349,8 +349,8 @@ class PatchPlan:
             "dtype": self.dtype,
             "set_bytes": self.set_bytes,
         }
-        return plain_json(plan)
+        return to_plain_json(plan)
 
     def estimated_bytes(self) -> int:
         """Estimate the total size of the files in bytes."""
-        return self._row_bytes * len(self.rows.sample_ids) + (64 << 10) * len(self.pieces)
+        return self._row_bytes * len(self.rows.sample_ids) + (64 << 10) * len(self.chunks)

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import files as reading
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError, resource_error
-from labelkit.formatting import one_line
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError, convert_os_error
+from labelkit.formatting import to_one_line
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest
-from labelkit.store.schema import name_bytes, name_text
+from labelkit.store.schema import decode_name, encode_name
 
 Array = NDArray[Any]
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
@@ -39,7 +39,7 @@ VIRTUAL_NAME = "all.h5"
 """File next to the shards that combines them as virtual datasets, for other programs; labelkit does not read it."""
 
 
-def open_file(path: Path, file_format: str | None) -> CheckedFile:
+def open_checked_file(path: Path, file_format: str | None) -> CheckedFile:
     """Open a labelkit file through one descriptor and check everything except large arrays.
 
     Args:
@@ -75,7 +75,7 @@ def _remedy(path: Path) -> str:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; ``NotAStore`` for others, such as named pipes, which would block."""
     try:
-        return reading.open_regular(path, buffering=0)
+        return reading.open_regular_file(path, buffering=0)
     except (reading.NotRegularFileError, IsADirectoryError) as error:
         raise NotAStore(
             str(path), "is a folder" if path.is_dir() else "is not a regular file", _remedy(path)
@@ -83,7 +83,7 @@ def open_regular(path: Path) -> BinaryIO:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotAStore(str(path), "does not exist", reading.missing_store_remedy(path)) from error
     except OSError as error:
-        raise resource_error(error, str(path)) from error
+        raise convert_os_error(error, str(path)) from error
 
 
 def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
@@ -95,7 +95,7 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
         return h5py.File(handle, "r")
     except Exception as error:
         short = "truncated" in str(error)
-        problem = "is incomplete: it was truncated" if short else f"HDF5 cannot open it ({one_line(error)})"
+        problem = "is incomplete: it was truncated" if short else f"HDF5 cannot open it ({to_one_line(error)})"
         raise Damaged(where, problem, RESTORE) from error
 
 
@@ -175,7 +175,7 @@ class CheckedFile:
             self._size = handle.seek(0, os.SEEK_END)
             self._file = open_hdf5(handle, where) if outer is None else outer._file
             with self._translated(""):
-                root = self._file[name_bytes(self._root) or b"/"]
+                root = self._file[encode_name(self._root) or b"/"]
                 self._read_attributes(root, "")
                 self._check_header(file_format)
                 self._walk(root, "", 0)
@@ -240,7 +240,7 @@ class CheckedFile:
         if names and depth >= schema.MAX_DEPTH:
             self._refuse(path, f"groups nested deeper than {schema.MAX_DEPTH}")
         for name in names:
-            child = f"{path}/{name if isinstance(name, str) else name_text(name)}".lstrip("/")
+            child = f"{path}/{name if isinstance(name, str) else decode_name(name)}".lstrip("/")
             with self._translated(child):
                 if not isinstance(group.get(name, getlink=True), h5py.HardLink):
                     self._refuse(child, "a soft or external link")
@@ -285,7 +285,7 @@ class CheckedFile:
         self.attributes[path] = {}
         for index in range(h5py.h5a.get_num_attrs(item.id)):
             attribute = h5py.h5a.open(item.id, index=index)
-            name = name_text(attribute.name)
+            name = decode_name(attribute.name)
             dtype = self._plain_type(attribute.dtype, f"{path}@{name}")
             if dtype.itemsize * math.prod(attribute.shape) > schema.ATTRIBUTE_BYTES:
                 self._refuse(f"{path}@{name}", f"an attribute above {schema.ATTRIBUTE_BYTES >> 10} KiB")
@@ -296,7 +296,7 @@ class CheckedFile:
     def _set_attribute(self, path: str, name: str, value: Array) -> None:
         self.stored_attributes.setdefault(path, {})[name] = value
         if not value.shape:
-            self.attributes[path][name] = name_text(value.item()) if value.dtype.kind == "S" else value.item()
+            self.attributes[path][name] = decode_name(value.item()) if value.dtype.kind == "S" else value.item()
 
     def _read_table(self) -> None:
         """Replace the table of shards in the index by the columns that the shards contain."""
@@ -316,7 +316,7 @@ class CheckedFile:
         for values in (self.attributes[""], self.stored_attributes[""]):
             values.pop("shards", None)
         left = ",".join(word for word in self.features if word != schema.FEATURE_SHARDED)
-        self._set_attribute("", "requires", np.array(name_bytes(left), f"S{len(left) or 1}"))
+        self._set_attribute("", "requires", np.array(encode_name(left), f"S{len(left) or 1}"))
 
     def is_sharded(self, path: str) -> bool:
         """Return whether a dataset is stored in shards."""
@@ -330,7 +330,7 @@ class CheckedFile:
                     datasets[path] = (info.dtype, info.shape, self._digest_of(path, info))
         groups = [path for path in self.groups if not is_in_results(path)]
         attributes = {path: values for path, values in self.stored_attributes.items() if not is_in_results(path)}
-        found = content_digest(groups, attributes, datasets)
+        found = compute_content_digest(groups, attributes, datasets)
         if found != self.attributes[""].get("content_digest"):
             raise Damaged(self.location_of(""), f"content digest {_CHANGED}", RESTORE)
         return found
@@ -344,7 +344,7 @@ class CheckedFile:
             if column.sha256:
                 return column.sha256
         if digests is None:
-            return str(hash_arrays(self.verified_blocks(path)).hexdigest())
+            return str(hash_arrays(self.iterate_verified_blocks(path)).hexdigest())
         rows = self.attributes[f"digests/{path}"].get("block_rows")
         blocks = -(-info.shape[0] // rows) if isinstance(rows, int) and rows > 0 and info.shape else -1
         if digests.shape != (blocks, 32) or digests.dtype != np.uint8:
@@ -386,15 +386,15 @@ class CheckedFile:
         info = self.datasets[path]
         if self.shards is not None and self.is_sharded(path):
             return self.shards.read(path, slice(start, stop))
-        dataset = self._file[name_bytes(f"{self._root}/{path}")]
+        dataset = self._file[encode_name(f"{self._root}/{path}")]
         return np.asarray(dataset[() if stop is None else slice(start, stop)], info.dtype)
 
-    def verified_blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Array]:
-        """Yield a dataset, or its rows from start to stop, in verified blocks; a scalar is a single block.
+    def iterate_verified_blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Array]:
+        """Yield the rows of a dataset from start to stop (default: all) in verified blocks; a scalar is a single block.
 
         Raises ``Damaged`` if a digest differs; the message names the rows, or the shard that contains them.
         """
-        digests, info = self.digests(path), self.datasets[path]
+        digests, info = self.block_digests(path), self.datasets[path]
         with self._translated(path):
             if not info.shape:
                 yield self._rows(path)
@@ -411,21 +411,21 @@ class CheckedFile:
         """Read a dataset into a new array; ``Damaged`` if its digests differ or HDF5 cannot read it."""
         with self._translated(path):
             value = self._rows(path)
-        digests = self.digests(path)
+        digests = self.block_digests(path)
         if digests is not None:
             verify_rows(self.location_of(path), value, digests, self.datasets[path].block_rows)
         return value
 
     def read_strings(self, path: str) -> list[str]:
         """Read a dataset of strings; bytes that are not UTF-8 become surrogate escapes."""
-        return [name_text(raw) for raw in self.read(path).tolist()]
+        return [decode_name(raw) for raw in self.read(path).tolist()]
 
     def read_text(self, group: str, name: str) -> str:
         """Read a string from an attribute, or from a scalar dataset if it is long; return "" if there is none."""
         path = f"{group}/{name}".lstrip("/")
         info = self.datasets.get(path)
         if info is not None and info.shape == () and info.dtype.kind == "S":
-            return name_text(self.read(path).item())
+            return decode_name(self.read(path).item())
         value = self.attributes.get(group, {}).get(name, "")
         return value if isinstance(value, str) else ""
 
@@ -440,8 +440,8 @@ class CheckedFile:
             raise Refused(place, "is not a JSON object", RESTORE)
         return found
 
-    def row_reader(self, path: str) -> Callable[[], Array]:
-        """Return a function that returns all rows of a dataset, unverified, even after the file is closed.
+    def make_row_reader(self, path: str) -> Callable[[], Array]:
+        """Make a function that returns all rows of a dataset, unverified, even after the file is closed.
 
         It returns a read-only memory map, or an array if the rows are in shards or not contiguous.
         """
@@ -455,7 +455,7 @@ class CheckedFile:
             rows = np.memmap(self._handle, info.dtype, "r", info.offset, info.shape)
         return lambda: rows
 
-    def digests(self, path: str) -> Array | None:
+    def block_digests(self, path: str) -> Array | None:
         """Return the (b, 32) block digests of a dataset, or ``None`` if the content digest covers its bytes."""
         if self.shards is not None and self.is_sharded(path) and self.shards.columns[path].sha256:
             digest = bytes.fromhex(self.shards.columns[path].sha256)
@@ -471,7 +471,7 @@ class CheckedFile:
         try:
             yield
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
-            raise Damaged(self.location_of(path), f"HDF5 cannot read it ({one_line(error)})", RESTORE) from error
+            raise Damaged(self.location_of(path), f"HDF5 cannot read it ({to_one_line(error)})", RESTORE) from error
 
 
 class LazyRows:
@@ -489,8 +489,8 @@ class LazyRows:
         self._file, self._path, self._store_digest = file.where, path, file.content_digest
         self._shards = file.shards if file.is_sharded(path) else None
         self._place = file.location_of(path)
-        self._read = file.row_reader(path)
-        self._digests = file.digests(path)
+        self._read = file.make_row_reader(path)
+        self._digests = file.block_digests(path)
         self._step = info.block_rows or max(1, info.shape[0])
         self.shape, self.dtype = info.shape, info.dtype
 
@@ -516,13 +516,13 @@ class LazyRows:
 @lru_cache(maxsize=2)
 def reopen_column(store: str, path: str, content_digest: str) -> LazyRows:
     """Reopen a column of a store already checked by another process; ``Mismatch`` if the store was replaced."""
-    with open_file(Path(store), schema.FORMAT_STORE) as file:
+    with open_checked_file(Path(store), schema.FORMAT_STORE) as file:
         if file.content_digest != content_digest:
             raise Mismatch(store, "has been replaced by another store", "Run the command again.")
         return LazyRows(file, path)
 
 
-def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int = 0) -> None:
+def verify_rows(location: str, rows: Array, digests: Array, step: int, first: int = 0) -> None:
     """Verify rows (m, ...) of whole blocks against the digests (b, 32) of all blocks of ``step`` rows.
 
     ``first`` is the index of the first row. Raises ``Damaged`` if a digest differs; the message names the rows.
@@ -530,19 +530,19 @@ def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int =
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
         if hash_arrays([block]).digest() != digests[(first + start) // step].tobytes():
-            where = f"{place} rows {first + start}-{first + start + len(block) - 1}"
+            where = f"{location} rows {first + start}-{first + start + len(block) - 1}"
             raise Damaged(where, f"digest {_CHANGED}", RESTORE)
 
 
 def hash_arrays(blocks: Iterable[Array]) -> Any:
-    """Return the SHA-256 hash object of the concatenated bytes of several arrays."""
+    """Hash the concatenated bytes of several arrays with SHA-256, and return the hash object."""
     digest = hashlib.sha256()
     for block in blocks:
         digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
     return digest
 
 
-def content_digest(
+def compute_content_digest(
     groups: Iterable[str],
     attributes: Mapping[str, Mapping[str, Array]],
     datasets: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], str]],
@@ -554,14 +554,14 @@ def content_digest(
         attributes: by path of their object, then by name; the content digest itself is ignored.
         datasets: dtype, shape and SHA-256 (hex) of the bytes, or of the block digests, by path.
     """
-    lines = [b"G /" + name_bytes(path) for path in groups]
+    lines = [b"G /" + encode_name(path) for path in groups]
     for path, values in attributes.items():
         for name, value in values.items():
             if (path, name) != ("", "content_digest"):
-                place = b"A /" + name_bytes(path) + b"@" + name_bytes(name)
+                place = b"A /" + encode_name(path) + b"@" + encode_name(name)
                 lines.append(place + _values_text(value.dtype, value.shape, hash_arrays([value]).hexdigest()))
     for path, about in datasets.items():
-        lines.append(b"D /" + name_bytes(path) + _values_text(*about))
+        lines.append(b"D /" + encode_name(path) + _values_text(*about))
     return hashlib.sha256(b"".join(line + b"\n" for line in sorted(lines))).hexdigest()
 
 
@@ -664,7 +664,7 @@ class Shards:
         for shard in self.files:
             self.path(shard)
 
-    def faults(self) -> Iterator[StoreError]:
+    def find_faults(self) -> Iterator[StoreError]:
         """Read all shards, and yield an error for each missing or damaged shard."""
         for shard in self.files:
             try:
@@ -689,16 +689,15 @@ class Shards:
         return values
 
     def _columns_of(self, shard: Shard) -> dict[str, Array]:
-        """Return memory maps of the columns of a shard, after verifying it."""
         if shard.number not in self._read:
             path = self.path(shard)
             try:
-                with open_file(path, schema.FORMAT_SHARD) as file:
+                with open_checked_file(path, schema.FORMAT_SHARD) as file:
                     root = file.attributes[""]
                     owner = shard.store or self.store_digest
                     if (root.get("store_digest"), root.get("row_start")) != (owner, shard.start):
                         raise Mismatch(str(path), "is a shard of another store", self.restore)
-                    self._read[shard.number] = {name: file.row_reader(name)() for name in self.columns}
+                    self._read[shard.number] = {name: file.make_row_reader(name)() for name in self.columns}
             except (StoreError, KeyError) as error:
                 problem = error.problem if isinstance(error, StoreError) else f"lacks {error}"
                 problem += f" (rows {shard.start}-{shard.stop - 1})"

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from labelkit.errors import Mismatch, NotAStore, StoreError, output_exists_error
 from labelkit.files import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, fsync_folder, plain_json, translate_os_errors
+from labelkit.store.commit import canonical_json, fsync_folder, to_plain_json, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.reader import CheckedFile, open_file
-from labelkit.store.schema import name_text
-from labelkit.store.writer import MADE_BY, Contents, encode_strings, write_small_file
+from labelkit.store.reader import CheckedFile, open_checked_file
+from labelkit.store.schema import decode_name
+from labelkit.store.writer import MADE_BY, FileContents, encode_strings, write_small_file
 
 ResultArray = NDArray[Any] | Sequence[str] | str | Mapping[str, Any]
 
@@ -103,10 +103,10 @@ def write_result(
     path = _result_path(store, name)
     if not schema.RESULT_NAME.fullmatch(kind):
         raise ValueError(f"kind must be a single lowercase word, got {kind!r}")
-    contents = Contents.of(schema.FORMAT_RESULT, created_by=MADE_BY, params=params)
-    contents.set("", store_digest=store.content_digest, n=store.n, kind=kind, stage=stage)
+    contents = FileContents.create(schema.FORMAT_RESULT, created_by=MADE_BY, params=params)
+    contents.set_attributes("", store_digest=store.content_digest, n=store.n, kind=kind, stage=stage)
     if gallery_digest:
-        contents.set("", gallery_digest=gallery_digest)
+        contents.set_attributes("", gallery_digest=gallery_digest)
     for array_name, value in arrays.items():
         if not schema.WORD.fullmatch(array_name) or array_name in ("digests", "params"):
             raise ValueError(f"invalid array name {array_name!r}")
@@ -139,15 +139,15 @@ def read_result(store: EmbeddingStore, name: str) -> Result:
     Raises:
         NotAStore: the result does not exist.
         Mismatch: it was created from a different version of the store.
-        StoreError: see ``labelkit.store.reader.open_file``.
+        StoreError: see ``labelkit.store.reader.open_checked_file``.
     """
     with open_result(store, name) as file:
-        check_owner(file, store)
+        check_result_owner(file, store)
         path = store.path if name in store.packed_results else _result_path(store, name)
         return parse_result(file, path, name)
 
 
-def check_owner(file: CheckedFile, store: EmbeddingStore) -> None:
+def check_result_owner(file: CheckedFile, store: EmbeddingStore) -> None:
     """Check that a result was created from the store's current content; ``Mismatch`` if not."""
     root = file.attributes[""]
     if root.get("store_digest") != store.content_digest:
@@ -166,7 +166,7 @@ def parse_result(file: CheckedFile, path: Path, name: str) -> Result:
             continue
         if info.dtype.kind == "S":
             text = info.shape == ()
-            arrays[column] = name_text(file.read(column).item()) if text else file.read_strings(column)
+            arrays[column] = decode_name(file.read(column).item()) if text else file.read_strings(column)
         else:
             arrays[column] = file.read(column).astype(np.bool_ if column in _FLAGS else info.dtype, copy=False)
     return Result(
@@ -204,8 +204,8 @@ def find_free_name(store: EmbeddingStore, name: str) -> str:
     return next(text for number in numbers_from(2) if (text := f"{name}-{number}") not in taken)
 
 
-def newest_name(names: Iterable[str], name: str) -> str:
-    """Return the name with the highest number among ``name``, ``name-2``, ...; ``name`` if none of them exists.
+def find_newest_name(names: Iterable[str], name: str) -> str:
+    """Find the name with the highest number among ``name``, ``name-2``, ...; ``name`` if none of them exists.
 
     Numbers may be missing: a store with later photos may begin with ``answer-4``.
     """
@@ -241,7 +241,7 @@ def check_new_result(
         found = read_result(store, name) if params is not None else None
     except StoreError:
         found = None
-    wanted = plain_json(params or {})
+    wanted = to_plain_json(params or {})
     if found is None or found.stage != stage or any(found.params.get(key, ...) != wanted[key] for key in wanted):
         raise output_exists_error(path, "--result", replaceable=name not in store.packed_results)
 
@@ -259,15 +259,15 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
             problem = f"there is no result {name!r}; results of this store: {known or 'none'}"
             remedy = "Choose one of these results." if known else "Run `labelkit cluster` or `labelkit discover`."
             raise NotAStore(str(path), problem, remedy)
-        with open_file(path, schema.FORMAT_RESULT) as file:
+        with open_checked_file(path, schema.FORMAT_RESULT) as file:
             yield file
         return
-    with open_file(store.path, schema.FORMAT_STORE) as outer:
+    with open_checked_file(store.path, schema.FORMAT_STORE) as outer:
         if outer.content_digest != store.content_digest or f"results/{name}" not in outer.groups:
             raise Mismatch(str(store.path), "was replaced while it was open", "Run the same command again.")
         packed = outer.open_group(f"results/{name}", schema.FORMAT_RESULT)
         if path.exists():
-            with open_file(path, schema.FORMAT_RESULT) as beside:
+            with open_checked_file(path, schema.FORMAT_RESULT) as beside:
                 if beside.content_digest != packed.content_digest:
                     problem = f"differs from the result of the same name inside the store, {packed.location_of('')}"
                     raise StoreError(str(path), problem, "Rename or delete the file next to the store.")
@@ -292,7 +292,7 @@ def _refuse_other_kind(path: Path, kind: str) -> None:
     if not path.exists():
         return
     try:
-        with open_file(path, schema.FORMAT_RESULT) as file:
+        with open_checked_file(path, schema.FORMAT_RESULT) as file:
             found, stage = (str(file.attributes[""].get(name, "")) for name in ("kind", "stage"))
     except StoreError:
         return
@@ -306,7 +306,7 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
     if name == "metrics":
         text = value if isinstance(value, str) else canonical_json(value)
         json.loads(text)
-        return np.array(schema.name_bytes(text))
+        return np.array(schema.encode_name(text))
     if isinstance(value, str) or (not isinstance(value, np.ndarray) and all(isinstance(text, str) for text in value)):
         return encode_strings([value] if isinstance(value, str) else value)
     array = np.asarray(value)

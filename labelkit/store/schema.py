@@ -57,7 +57,7 @@ RESULT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
-class Column(NamedTuple):
+class ColumnSpec(NamedTuple):
     """Axes and types of a dataset, as defined by the file format.
 
     Attributes:
@@ -69,12 +69,12 @@ class Column(NamedTuple):
     types: tuple[str, ...]
 
 
-Columns = Mapping[str, Column]
+Columns = Mapping[str, ColumnSpec]
 
 
 def _columns(table: dict[str, str]) -> Columns:
     pairs = {name: text.partition(":") for name, text in table.items()}
-    return {name: Column(tuple(axes.split()), tuple(types.split())) for name, (axes, _, types) in pairs.items()}
+    return {name: ColumnSpec(tuple(axes.split()), tuple(types.split())) for name, (axes, _, types) in pairs.items()}
 
 
 STORE_COLUMNS = _columns(
@@ -160,18 +160,18 @@ PROTOTYPE_COLUMNS = _columns({"prototypes": "k d: f4"})
 NEIGHBOR_COLUMNS = {name: RESULT_COLUMNS[name] for name in ("query_rows", "neighbor_rows", "scores")}
 
 
-def is_extra(name: str, dtype: str, shape: tuple[int, ...], rows: int) -> bool:
-    """Return whether a dataset of a store is an additional model output; other programs may have written others."""
+def is_extra_output(name: str, dtype: str, shape: tuple[int, ...], rows: int) -> bool:
+    """Return whether a dataset of a store is an additional model output, judging by its name, type and shape."""
     known = name in STORE_COLUMNS or "/" in name
     return not known and dtype == "<f4" and len(shape) == 2 and shape[0] == rows
 
 
-def name_bytes(name: str) -> bytes:
+def encode_name(name: str) -> bytes:
     """Encode a name as raw bytes; surrogate escapes become the bytes they stand for."""
     return name.encode("utf-8", "surrogateescape")
 
 
-def name_text(raw: bytes) -> str:
+def decode_name(raw: bytes) -> str:
     """Decode a name to text; bytes that are not UTF-8 become surrogate escapes."""
     return raw.decode("utf-8", "surrogateescape")
 
@@ -180,14 +180,14 @@ _FAULT = re.compile(r"\0|(?:\A|/)\.{0,2}(?:/|\Z)")
 _FAULT_BETWEEN_NAMES = re.compile(rb"(?:\A|[/\0])\.{0,2}(?:[/\0]|\Z)")
 
 
-def are_sample_ids(names: Sequence[bytes]) -> bool:
-    """Return whether ``name_fault`` finds no fault in any of the names, which are checked together."""
+def are_valid_sample_ids(names: Sequence[bytes]) -> bool:
+    """Return whether all names are valid sample ids, as with ``find_name_fault`` but faster."""
     joined = b"\0".join(names)
     return joined.count(b"\0") == len(names) - 1 and not _FAULT_BETWEEN_NAMES.search(joined)
 
 
-def name_fault(name: str) -> str | None:
-    """Return why a name is not a valid sample id, or ``None`` if it is valid.
+def find_name_fault(name: str) -> str | None:
+    """Find out why a name is not a valid sample id; ``None`` if it is valid.
 
     A sample id is a path relative to the data root, with ``/`` between its parts, no empty, ``.`` or ``..``
     part, and no NUL byte. Joining it to a data root can thus never lead outside of that folder.

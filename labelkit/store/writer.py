@@ -34,12 +34,12 @@ from labelkit.store.reader import (
     Shard,
     ShardColumn,
     Shards,
-    content_digest,
+    compute_content_digest,
     hash_arrays,
-    open_file,
+    open_checked_file,
     shards_folder,
 )
-from labelkit.store.schema import name_bytes, name_text
+from labelkit.store.schema import decode_name, encode_name
 
 MADE_BY: str = f"labelkit {__version__}"
 """Program and version recorded in files."""
@@ -63,7 +63,7 @@ class StreamedDataset:
 
 
 @dataclass
-class Contents:
+class FileContents:
     """Datasets and attributes of a file to be written.
 
     Attributes:
@@ -77,32 +77,32 @@ class Contents:
     attributes: dict[str, dict[str, AttributeValue]] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def create(
         cls,
         file_format: str,
         datasets: Mapping[str, Array | StreamedDataset] | None = None,
         **root: AttributeValue | Mapping[str, object],
     ) -> Self:
-        """Create the contents of a file of a format, with the attributes of its root group; mappings become JSON."""
+        """Create contents in a given file format, with the attributes of the root group; mappings become JSON."""
         contents = cls(dict(datasets or {}))
         made = {"format": file_format, "format_version": schema.FORMAT_VERSION, "requires": ""}
         for name, value in {**made, **root}.items():
             if isinstance(value, Mapping):
                 contents.set_json("", name, canonical_json(dict(value)))
             else:
-                contents.set("", **{name: value})
+                contents.set_attributes("", **{name: value})
         return contents
 
-    def set(self, group: str, **values: AttributeValue) -> None:
+    def set_attributes(self, group: str, **values: AttributeValue) -> None:
         """Set attributes of a group."""
         self.attributes.setdefault(group, {}).update(values)
 
     def set_json(self, group: str, name: str, text: str) -> None:
         """Store JSON text as an attribute, or as a scalar dataset if it is too long for an attribute."""
-        if len(name_bytes(text)) > schema.JSON_ATTRIBUTE_BYTES:
-            self.datasets[f"{group}/{name}".lstrip("/")] = np.array(name_bytes(text))
+        if len(encode_name(text)) > schema.JSON_ATTRIBUTE_BYTES:
+            self.datasets[f"{group}/{name}".lstrip("/")] = np.array(encode_name(text))
         else:
-            self.set(group, **{name: text})
+            self.set_attributes(group, **{name: text})
 
     def groups(self) -> list[str]:
         """Return the sorted paths of all groups; the root is the empty path."""
@@ -117,13 +117,13 @@ class Contents:
         """Digest that identifies the sealed contents, as 64 hexadecimal digits."""
         return decode_attribute(self.attributes[""]["content_digest"])
 
-    def sealed(self, block_bytes: int | None = None) -> Contents:
+    def sealed(self, block_bytes: int | None = None) -> FileContents:
         """Return a copy of these contents with all digests added, as stored in a file.
 
         Datasets larger than ``block_bytes`` (default: 4 MiB) get a digest for each block of about this size.
         """
         block_bytes = block_bytes or schema.BLOCK_BYTES
-        sealed = Contents(dict(self.datasets), {path: dict(values) for path, values in self.attributes.items()})
+        sealed = FileContents(dict(self.datasets), {path: dict(values) for path, values in self.attributes.items()})
         digests: dict[str, tuple[np.dtype[Any], tuple[int, ...], str]] = {}
         for path, data in self.datasets.items():
             if data.dtype.byteorder == ">" or data.dtype.kind not in "iufS":
@@ -133,7 +133,7 @@ class Contents:
                 block_rows = max(1, block_bytes // row_bytes)
                 of_blocks = b"".join(hash_arrays([rows]).digest() for rows in iterate_dataset_blocks(data, block_rows))
                 table = sealed.datasets[f"digests/{path}"] = np.frombuffer(of_blocks, np.uint8).reshape(-1, 32)
-                sealed.set(f"digests/{path}", block_rows=block_rows)
+                sealed.set_attributes(f"digests/{path}", block_rows=block_rows)
                 digest = hash_arrays([table]).hexdigest()
                 digests[f"digests/{path}"] = (table.dtype, table.shape, digest)
             else:
@@ -143,7 +143,7 @@ class Contents:
             path: {name: _attribute_array(value) for name, value in values.items()}
             for path, values in sealed.attributes.items()
         }
-        sealed.set("", content_digest=content_digest(sealed.groups(), attributes, digests))
+        sealed.set_attributes("", content_digest=compute_content_digest(sealed.groups(), attributes, digests))
         return sealed
 
     def write(self, file: BinaryIO) -> None:
@@ -228,14 +228,14 @@ def _create_hdf5(file: BinaryIO, **options: Any) -> Iterator[h5py.File]:
 
 def encode_strings(values: Iterable[str]) -> Array:
     """Encode strings without NUL as a fixed-length UTF-8 array (n,); surrogate escapes become their original bytes."""
-    raw = [name_bytes(value) for value in values]
+    raw = [encode_name(value) for value in values]
     for value in raw:
         if b"\0" in value:
             raise ValueError(f"the string {value!r} contains a NUL byte")
     return np.array(raw, dtype=f"S{max((len(value) for value in raw), default=1) or 1}")
 
 
-def write_small_file(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
+def write_small_file(path: Path, contents: FileContents, *options: str, overwrite: bool) -> str:
     """Write a small file atomically and return its content digest; other content is replaced only with ``overwrite``.
 
     Writing the same content twice is not an error. Messages suggest ``options`` (default: ``--out``) for another name.
@@ -245,7 +245,7 @@ def write_small_file(path: Path, contents: Contents, *options: str, overwrite: b
         commit_bytes(path, sealed.to_bytes(), replace=overwrite)
     except OutputExistsError as error:
         try:
-            with open_file(path, str(contents.attributes[""]["format"])) as file:
+            with open_checked_file(path, str(contents.attributes[""]["format"])) as file:
                 same = file.content_digest == sealed.content_digest
                 for name in file.datasets if same else ():
                     file.read(name)
@@ -268,7 +268,7 @@ def iterate_dataset_blocks(data: Array | StreamedDataset, rows: int = 0) -> Iter
 
 def decode_attribute(value: AttributeValue) -> str:
     """Decode an attribute that contains text."""
-    return value if isinstance(value, str) else name_text(np.asarray(value).item())
+    return value if isinstance(value, str) else decode_name(np.asarray(value).item())
 
 
 def _hdf5_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -279,28 +279,28 @@ def _attribute_array(value: AttributeValue) -> Array:
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, str):
-        raw = name_bytes(value)
+        raw = encode_name(value)
         if b"\0" in raw or len(raw) >= schema.ATTRIBUTE_BYTES:
             raise ValueError(f"an attribute contains a NUL byte, or too many ({len(raw)} bytes): {value[:80]!r}")
         return np.array(raw, dtype=f"S{len(raw) or 1}")
     return np.array(value, dtype="<i8")
 
 
-def shard_borders(rows: int, shards: int, first: int = 0) -> tuple[tuple[int, int], ...]:
+def shard_ranges(rows: int, shards: int, first: int = 0) -> tuple[tuple[int, int], ...]:
     """Split rows into nonempty shards of about equal size; return the first and end row (exclusive) of each."""
     count = min(shards, rows - first, schema.MAX_SHARDS)
     return tuple(pairwise(first + (rows - first) * number // max(1, count) for number in range(count + 1)))
 
 
-def sharded_columns(contents: Contents) -> list[str]:
-    """Return the columns to store in shards: embeddings, view embeddings, and additional model outputs."""
+def list_sharded_columns(contents: FileContents) -> list[str]:
+    """List the columns to store in shards: embeddings, view embeddings, and additional model outputs."""
     every, rows = contents.datasets, contents.datasets["embeddings"].shape[0]
-    extras = [name for name, data in every.items() if schema.is_extra(name, data.dtype.str, data.shape, rows)]
+    extras = [name for name, data in every.items() if schema.is_extra_output(name, data.dtype.str, data.shape, rows)]
     return [*(name for name in ("embeddings", schema.VIEWS) if name in every), *sorted(extras)]
 
 
 def write_store_files(
-    contents: Contents, out: Path, temporary: Path, *, shards: int | None, replace: bool, kept: Shards | None = None
+    contents: FileContents, out: Path, temporary: Path, *, shards: int | None, replace: bool, kept: Shards | None = None
 ) -> None:
     """Write a store atomically, to one file or to shards, and remove the shards that it replaces.
 
@@ -338,9 +338,9 @@ def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
         folder.rmdir()
 
 
-def _write_shards(whole: Contents, count: int, out: Path, temporary: Path, kept: Shards | None) -> Shards:
+def _write_shards(whole: FileContents, count: int, out: Path, temporary: Path, kept: Shards | None) -> Shards:
     """Write the shards, and link those that another store already has."""
-    datasets, names = whole.datasets, sharded_columns(whole)
+    datasets, names = whole.datasets, list_sharded_columns(whole)
     folder = shards_folder(out)
     with translate_os_errors(folder):
         folder.mkdir(exist_ok=True)
@@ -351,10 +351,10 @@ def _write_shards(whole: Contents, count: int, out: Path, temporary: Path, kept:
             _link(kept.path(shard), folder / shard.name, temporary)
             shards.append(replace(shard, store=shard.store or kept.store_digest))
     old = shards[-1].stop if shards else 0
-    for number, (start, stop) in enumerate(shard_borders(datasets["embeddings"].shape[0], count, old), len(shards)):
+    for number, (start, stop) in enumerate(shard_ranges(datasets["embeddings"].shape[0], count, old), len(shards)):
         rows = {name: _between(datasets[name], start, stop) for name in names}
-        contents = Contents.of(schema.FORMAT_SHARD, rows, shard=number, row_start=start, row_stop=stop)
-        contents.set("", store_digest=whole.content_digest)
+        contents = FileContents.create(schema.FORMAT_SHARD, rows, shard=number, row_start=start, row_stop=stop)
+        contents.set_attributes("", store_digest=whole.content_digest)
         # Readers verify rows by the digests in the index; for a single shard, the content digest covers its bytes.
         sealed = contents.sealed(1 << 62)
         path = folder / Shard(number, start, stop, 0, sealed.content_digest).name
@@ -408,11 +408,11 @@ def _between(data: Array | StreamedDataset, start: int, stop: int) -> Array | St
     return StreamedDataset(data.dtype, (stop - start, *data.shape[1:]), lambda a, b: data.read(start + a, start + b))
 
 
-def _index(whole: Contents, shards: Shards) -> Contents:
+def _index(whole: FileContents, shards: Shards) -> FileContents:
     datasets = {path: data for path, data in whole.datasets.items() if path not in shards.columns}
     attributes = {path: dict(values) for path, values in whole.attributes.items() if path not in shards.columns}
-    index = Contents(datasets, attributes)
+    index = FileContents(datasets, attributes)
     words = [word for word in decode_attribute(index.attributes[""].get("requires", "")).split(",") if word]
-    index.set("", requires=",".join([*words, schema.FEATURE_SHARDED]))
+    index.set_attributes("", requires=",".join([*words, schema.FEATURE_SHARDED]))
     index.set_json("", "shards", shards.to_text())
     return index

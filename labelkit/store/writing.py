@@ -30,12 +30,12 @@ from labelkit.errors import (
 from labelkit.formatting import join_first_few, percent
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest, temporary_name, translate_os_errors
-from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
-from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
+from labelkit.store.embeddings import EmbeddingStore, find_differing_keys, open_store
+from labelkit.store.parts import RunFolder, cast_finite, check_disk_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
-from labelkit.store.reader import CheckedFile, Shards, open_file, reopen_column
-from labelkit.store.schema import name_bytes
-from labelkit.store.writer import Contents, StreamedDataset, encode_strings, write_store_files
+from labelkit.store.reader import CheckedFile, Shards, open_checked_file, reopen_column
+from labelkit.store.schema import encode_name
+from labelkit.store.writer import FileContents, StreamedDataset, encode_strings, write_store_files
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
@@ -64,7 +64,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
         Args:
             out: the store, ``NAME.h5``; its folder is created if it does not exist.
-            plan: plan of the store; see ``continue_plan`` for interrupted runs.
+            plan: plan of the store; see ``resume_plan`` for interrupted runs.
             overwrite: replace a finished store, and discard an unfinished run of another plan.
 
         Raises:
@@ -168,35 +168,35 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             new = f"--reuse {self.out} and another --out to embed only new images"
             state = f"and contains {len(asked & held):,} of these {len(asked):,} images{others}"
             return output_exists_error(self.out, state=state, instead=new if asked & held and asked - held else "")
-        numerics = differing_keys(store.model.numerics, self.plan.model.numerics)
+        numerics = find_differing_keys(store.model.numerics, self.plan.model.numerics)
         told = f"{', '.join(numerics)} differ" if numerics else "such as labels, splits, --dtype, --views or --reuse"
         return output_exists_error(self.out, state=f"and was created from these images with other options ({told})")
 
     def _published_plan(self) -> str | None:
         try:
-            with open_file(self.out, schema.FORMAT_STORE) as file:
+            with open_checked_file(self.out, schema.FORMAT_STORE) as file:
                 return str(file.attributes[""].get("plan_digest"))
         except StoreError:
             return None
 
     def _check_space(self) -> None:
         # parts are removed only when the store is complete
-        check_space(self.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
+        check_disk_space(self.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
 
     def _read(self, part: int, file: CheckedFile) -> dict[str, NDArray[Any]]:
         return {name: file.read(name) for name in (*self.plan.part_shapes(0), "skipped/rows", "skipped/reasons")}
 
-    def _gather(self, max_bad: float, base: EmbeddingStore | None) -> Contents:
+    def _gather(self, max_bad: float, base: EmbeddingStore | None) -> FileContents:
         plan = self.plan
         # Each part is read once if the store fits in memory, otherwise once more for each large column.
-        load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.load)
+        load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.load_part)
         small = {name: [] if base is None else [getattr(base, name)] for name in schema.IMAGE_COLUMNS}
         skipped: dict[int, str] = {}
         ends = [plan.base_rows]
         for part in range(plan.num_parts):
             loaded = load(part)
             ends.append(ends[-1] + len(loaded["embeddings"]))
-            reasons = map(schema.name_text, loaded["skipped/reasons"].tolist())
+            reasons = map(schema.decode_name, loaded["skipped/reasons"].tolist())
             skipped.update(zip(loaded["skipped/rows"].tolist(), reasons, strict=True))
             for name, pieces in small.items():
                 pieces.append(loaded[name])
@@ -229,7 +229,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to skip them."
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, contents: Contents, shards: int | None, kept: Shards | None) -> None:
+    def _install(self, contents: FileContents, shards: int | None, kept: Shards | None) -> None:
         temporary = self.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
             with translate_os_errors(self.folder):
@@ -240,14 +240,16 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             raise output_exists_error(self.out, state="and was created by another run in the meantime") from error
 
 
-def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str], *features: str) -> Contents:
-    """Build the store contents that are known before any embedding is computed; ``digest`` becomes ``plan_digest``.
+def build_planned_contents(
+    plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str], *features: str
+) -> FileContents:
+    """Build those contents of a store that are known before embedding; ``digest`` becomes ``plan_digest``.
 
     ``skipped`` maps each skipped row of the plan to the reason; ``features`` are listed in ``requires``.
     """
-    if plan.base_rows or list(plan.sample_ids) != sorted(plan.sample_ids, key=name_bytes):
+    if plan.base_rows or list(plan.sample_ids) != sorted(plan.sample_ids, key=encode_name):
         features += (schema.FEATURE_UNSORTED,)
-    contents = Contents.of(
+    contents = FileContents.create(
         schema.FORMAT_STORE,
         requires=",".join(features),
         kind="embeddings",
@@ -259,9 +261,9 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
     )
     plan.model.add_to(contents)
     if plan.views is not None:
-        contents.set("", views=canonical_json(dict(plan.views)))
+        contents.set_attributes("", views=canonical_json(dict(plan.views)))
     if plan.reused_from:
-        contents.set("", reused_rows=plan.num_reused, reused_from=",".join(plan.reused_from))
+        contents.set_attributes("", reused_rows=plan.num_reused, reused_from=",".join(plan.reused_from))
     kept = np.ones(len(plan.sample_ids), dtype=np.bool_)
     kept[list(skipped)] = False
     datasets = contents.datasets
@@ -282,8 +284,8 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
     return contents
 
 
-def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
-    """Check that all embeddings (n, d), in the order of their file, can be stored as ``dtype``.
+def check_storable(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
+    """Check that all embeddings (n, d), in the order of the imported file, can be stored as ``dtype``.
 
     Raises ``Refused`` for values that are not finite or too large for the dtype, for rows that become zero in it and,
     if ``normalized``, for rows whose norm is not 1. ``where`` returns the location of a row for messages.
@@ -313,7 +315,7 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
                 raise Refused(where(start + row), problem, "Omit --normalized, or normalize the embeddings first.")
 
 
-def write_imported(
+def write_imported_store(
     out: Path,
     plan: EmbeddingPlan,
     *,
@@ -330,7 +332,7 @@ def write_imported(
     Args:
         out: the store, ``NAME.h5``.
         plan: names, labels and other metadata of the embeddings; nothing is computed from it.
-        embeddings: (n, d) numbers that passed ``check_rows``, usually a memory map.
+        embeddings: (n, d) numbers that passed ``check_storable``, usually a memory map.
         order: (n,) row of ``embeddings`` for each row of the store.
         images: ``sha256``, ``file_sizes``, ``image_sizes`` of the image files in the order of the store; ``None``:
             unknown, which the store records.
@@ -345,7 +347,7 @@ def write_imported(
         kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind)
     )
     contents.datasets.update({**(images or {}), **(extras or {})})
-    check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
+    check_disk_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
     write_store_files(contents.sealed(), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
 
 

@@ -26,7 +26,7 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
-from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, resource_error
+from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, convert_os_error
 from labelkit.files import MAX_RECORD_BYTES, read_bytes, read_json_object, sha256_file
 from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
 
@@ -37,8 +37,8 @@ _POINTER_KEYS = {"checkpoint": str, "state_sha256": str}
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
 
-def rank_file(rank: int) -> str:
-    """Return the name of the checkpoint file with the state of one process."""
+def rank_file_name(rank: int) -> str:
+    """Return the name of the checkpoint file that contains the state of one process."""
     return f"rank-{rank:05d}.safetensors"
 
 
@@ -51,7 +51,7 @@ class LoadedCheckpoint:
     warnings: tuple[str, ...] = ()  # newer checkpoints that were skipped, with reasons
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Read the tensors of one file, whose digest was checked when the checkpoint was opened."""
+        """Read the tensors in one of the files, whose digest was verified when the checkpoint was opened."""
         try:
             return load_safetensors(read_bytes(self.folder / name))
         except (OSError, SafetensorError) as error:
@@ -60,7 +60,7 @@ class LoadedCheckpoint:
 
 @dataclass
 class CheckpointWriter:
-    """Writer of a run's checkpoints, used by every process."""
+    """Writes the checkpoints of a run; used by every process."""
 
     folder: Path  # ``checkpoints`` in the run folder
     rank: int = 0  # index of this process
@@ -88,7 +88,7 @@ class CheckpointWriter:
         try:
             self._write(final, model, training, per_rank, {**state, "step": step}, metadata)
         except OSError as error:
-            raise resource_error(error, str(final)) from error
+            raise convert_os_error(error, str(final)) from error
         if self.rank == 0:
             pointer = {"checkpoint": final.name, "state_sha256": _sha256(read_bytes(final / STATE))}
             commit_json(self.folder / "last.json", pointer)
@@ -112,7 +112,7 @@ class CheckpointWriter:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 temporary.mkdir()
             self.barrier()
-            commit_bytes(temporary / rank_file(self.rank), _serialize(per_rank, {}))
+            commit_bytes(temporary / rank_file_name(self.rank), _serialize(per_rank, {}))
             if self.rank == 0:
                 commit_bytes(temporary / MODEL, _serialize(model, metadata))
                 commit_bytes(temporary / TRAINING, _serialize(training, {}))
@@ -138,8 +138,8 @@ class CheckpointWriter:
             raise
 
     def prune(self) -> None:
-        """Delete old checkpoints and incomplete ones left behind by a killed run."""
-        last = read_pointer(self.folder)
+        """Delete old checkpoints, and incomplete checkpoints left behind by a killed run."""
+        last = read_last_pointer(self.folder)
         keep = set() if last is None else {last["checkpoint"]}
         meant = None if last is None else _find_checkpoint_folder(self.folder, last)
         steps = sorted(path.name for path in self.folder.glob("step-*") if path.name[5:].isdigit())
@@ -158,7 +158,7 @@ class CheckpointWriter:
                 left_over.unlink(missing_ok=True)
 
 
-def read_pointer(folder: Path) -> dict[str, str] | None:
+def read_last_pointer(folder: Path) -> dict[str, str] | None:
     """Return the content of ``last.json``, or ``None`` if the file is absent or damaged."""
     try:
         pointer = read_json_object(folder / "last.json", _POINTER_KEYS, MAX_RECORD_BYTES)
@@ -174,7 +174,7 @@ def verify_checkpoint(folder: Path) -> dict[str, Any]:
         CheckpointDamaged: a file is missing or differs.
     """
     state = read_state(folder)
-    faults = file_faults(folder, state)
+    faults = find_file_errors(folder, state)
     if faults:
         raise faults[0]
     return state
@@ -207,8 +207,8 @@ def read_state(folder: Path) -> dict[str, Any]:
     return restored
 
 
-def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamaged]:
-    """Compare the size and SHA-256 of a checkpoint's files with its state, and return an error for each mismatch."""
+def find_file_errors(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamaged]:
+    """Verify the size and SHA-256 of a checkpoint's files against its state, and return an error for each mismatch."""
     faults = []
     for name, recorded in state["files"].items():
         path = folder / Path(name).name
@@ -225,7 +225,7 @@ def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamage
 
 
 def load_checkpoint(run: Path, show_message: Callable[[str], None] = lambda text: None) -> LoadedCheckpoint | None:
-    """Verify and open the last checkpoint of a run, or an older one if the last is damaged.
+    """Verify and open the last checkpoint of a run, or the latest intact one if the last is damaged.
 
     ``run`` is a run folder, its ``checkpoints`` folder, or one checkpoint; ``show_message`` reports
     skipped checkpoints. Returns ``None`` if the run has no checkpoint yet.
@@ -237,7 +237,7 @@ def load_checkpoint(run: Path, show_message: Callable[[str], None] = lambda text
         return LoadedCheckpoint(run, verify_checkpoint(run))
     folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
     steps = sorted((path for path in folder.glob("step-*") if path.is_dir()), reverse=True)
-    pointer = read_pointer(folder)
+    pointer = read_last_pointer(folder)
     warnings: list[str] = []
     announced = None if pointer is None else _find_checkpoint_folder(folder, pointer)
     if pointer is None or announced is None:
@@ -304,7 +304,7 @@ def _remove(folder: Path) -> None:
         folder.replace(trash)
         fsync_folder(folder.parent)
     except OSError as error:
-        raise resource_error(error, str(folder)) from error
+        raise convert_os_error(error, str(folder)) from error
     shutil.rmtree(trash, ignore_errors=True)
 
 
@@ -334,7 +334,7 @@ def _from_json(value: Any) -> Any:
 
 
 def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Load parameters and buffers after checking that all are present with the expected shapes.
+    """Load parameters and buffers after checking that all of them are present and have the expected shapes.
 
     A method's ``retired_tensors`` names tensors of earlier versions that held no information; they are ignored.
 

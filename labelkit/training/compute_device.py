@@ -5,8 +5,8 @@ import torch
 from labelkit.errors import ResourceError
 
 
-def compute_device(device: str) -> torch.device:
-    """Return the torch device for ``auto`` (a GPU if available), ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
+def resolve_device(device: str) -> torch.device:
+    """Return the torch device named ``auto`` (a GPU if available), ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
 
     Raises:
         ResourceError: the device is not available.

@@ -24,7 +24,7 @@ from labelkit.algorithms.precision import without_autocast
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ResourceError
 from labelkit.models.backbones.registry import Backbone
-from labelkit.training.compute_device import compute_device
+from labelkit.training.compute_device import resolve_device
 from labelkit.training.distributed import LONGEST_WAIT, count_processes
 
 T = TypeVar("T", bound=nn.Module)
@@ -52,7 +52,7 @@ class Runtime:
         threads: int | None = None,
         deterministic: bool = False,
     ) -> None:
-        chosen = compute_device(device)
+        chosen = resolve_device(device)
         use_cpu = chosen.type == "cpu"
         if chosen.index is not None and count_processes() > 1:
             problem = f"selects one GPU, but each of the {count_processes()} processes requires its own"
@@ -88,7 +88,7 @@ class Runtime:
             torch.cuda.synchronize(self.device)
 
     def peak_memory(self) -> int:
-        """Return the peak memory use so far in bytes, of the GPU if one is used, otherwise of this process."""
+        """Return the peak memory use so far in bytes: of the GPU, if one is used, or of this process."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         try:
@@ -113,11 +113,11 @@ class Runtime:
 
     @property
     def has_slow_communication(self) -> bool:
-        """Return whether communication between processes must wait for GPUs."""
+        """Return whether communication between processes is slow, because it must wait for GPUs."""
         return self.world_size > 1 and self.device.type == "cuda"
 
     def reduce_flags(self, flags: Sequence[bool]) -> list[bool]:
-        """Return, for each flag, whether any process has set it, using a single exchange."""
+        """Return for each flag whether any process has set it, using a single exchange."""
         if self.world_size == 1:
             return list(flags)
         counts = torch.tensor([float(flag) for flag in flags], device=self.device)
@@ -140,7 +140,7 @@ class Runtime:
         return combined.to(value.device)
 
     def gather_rows(self, values: Tensor, positions: Tensor, total: int) -> Tensor:
-        """Gather the rows that each process computed into one table.
+        """Gather the rows computed by each process into one table.
 
         Args:
             values: (m, ...) rows of this process; m may differ between processes.
@@ -173,7 +173,7 @@ class Runtime:
         return self._accelerator.prepare_model(module)
 
     def compile(self, module: nn.Module) -> None:
-        """Set up compilation of the backbones in a module, on their first forward pass."""
+        """Set up the backbones in a module to be compiled in their first forward pass."""
         # variants: student, teacher and master; in training, in evaluation and with batch statistics
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
         for part in module.modules():
@@ -193,7 +193,7 @@ class Runtime:
                 torch.distributed.broadcast(value, src=0)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return a context manager in which the network computes in the chosen precision."""
+        """Return a context manager that runs the network in the chosen precision."""
         return self._accelerator.autocast()
 
     def backward(self, loss: Tensor) -> None:
@@ -243,7 +243,7 @@ class Runtime:
 
 @cache
 def keep_freed_memory() -> None:
-    """Configure the C library to keep large freed blocks instead of returning them to the system.
+    """Configure the C library to keep large freed memory blocks instead of returning them to the system.
 
     A forward pass allocates and frees blocks of many MiB at every layer. By default, glibc maps each block anew and the
     system zeroes it, which takes about as long as the network itself. Other C libraries and systems are not affected.
@@ -278,7 +278,7 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 
 @contextmanager
 def explain_nondeterminism() -> Iterator[None]:
-    """Context manager that raises an error with a remedy if an operation inside it is not deterministic.
+    """Context manager in which a nondeterministic operation raises an error that suggests a remedy.
 
     In deterministic mode, `DeterministicResize` gives bicubic resizing a deterministic form.
 

@@ -15,12 +15,12 @@ LONGEST_WAIT: Final = timedelta(hours=24)
 
 
 def count_processes() -> int:
-    """Return the number of processes that the launcher started, without starting a process group."""
+    """Return the number of processes started by the launcher, without creating a process group."""
     return int(os.environ.get("WORLD_SIZE") or "1")
 
 
 def check_divisible(option: str, count: int) -> None:
-    """Raise ``ConfigError`` for an option if a number of images cannot be divided evenly among the processes."""
+    """Check that an option's number of images can be divided evenly among the processes; else raise ``ConfigError``."""
     processes = count_processes()
     if count % processes:
         problem = f"{count} cannot be divided among {processes} processes"

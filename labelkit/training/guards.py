@@ -38,7 +38,7 @@ _SIGNS: Final = ("loss", "features", "clusters")
 
 @dataclass
 class TrainingGuard:
-    """Detector of training failures that warns once about each sign of failure and stops the run if one persists.
+    """Detects training failures: warns once about each sign of failure, and stops the run if a sign persists.
 
     Args:
         mode: ``stop``, ``warn`` only, or ``none`` (no checks).
@@ -70,11 +70,11 @@ class TrainingGuard:
         self._count("loss", problem if exploded else None, step, MAX_SIGNS, lasting=0)
 
     def is_feature_check_due(self, step: int, batch_size: int) -> bool:
-        """Return whether training has used enough images since the last feature check."""
+        """Return whether enough images have been used since the last feature check to check again."""
         return self.mode != "none" and (step - self._last_check) * batch_size >= IMAGES_PER_CHECK
 
     def check_feature_spread(self, spread: float, step: int) -> None:
-        """Check the ``feature_spread`` of a few images after an epoch.
+        """Check that the features of a few images have not collapsed, given their ``feature_spread`` after an epoch.
 
         Raises:
             DivergenceError: the features have been nearly equal for too long.
@@ -89,7 +89,7 @@ class TrainingGuard:
             self.good_step = step
 
     def check_cluster_use(self, used: float, step: int) -> None:
-        """Check that the images assigned to clusters by a monitor use more than one cluster.
+        """Check that a monitor has assigned images to more than one cluster.
 
         Raises:
             DivergenceError: only one cluster has been in use for too long.
@@ -133,14 +133,14 @@ class TrainingGuard:
             self._last_check = int(state["looked_at"])
 
 
-def sample_rows(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Draw the fixed sample of rows (m,) int64, in increasing order, that the guard examines during a run."""
+def draw_guard_sample(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Draw the sorted rows (m,) int64 of the images that the guard examines throughout a run."""
     drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE_SIZE]
     return np.sort(rows[drawn])
 
 
 def feature_spread(features: Tensor) -> float:
-    """Return the standard deviation of features (n, d) divided by their root mean square; 0 if not finite."""
+    """Compute the standard deviation of features (n, d) divided by their root mean square; 0 if not finite."""
     values = features.double()
     length = values.square().mean().sqrt()
     spread = (values - values.mean(dim=0)).square().mean().sqrt() / length

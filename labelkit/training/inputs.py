@@ -13,20 +13,20 @@ from labelkit.data.image_bank import ImageBank
 
 @dataclass(frozen=True)
 class HeldOutImages:
-    """Held-out images and their labels for evaluation."""
+    """Held-out images for evaluation, with their labels."""
 
     bank: ImageBank  # only the held-out images
     labels: NDArray[np.int64]  # (m,) int64 class of each row in the bank's dataset, -1 = unknown
 
     @property
-    def known(self) -> NDArray[np.int64]:
-        """Return the rows (m,) of readable images with a known class."""
+    def known_rows(self) -> NDArray[np.int64]:
+        """Return the rows (m,) of the readable images whose class is known."""
         return self.bank.rows[self.labels[self.bank.rows] >= 0]
 
 
 @dataclass(frozen=True)
-class RunInputs:
-    """Inputs that a run provides to its method besides the options and ``DataInfo``."""
+class MethodInputs:
+    """Inputs that a run provides to its method in addition to the options and ``DataInfo``."""
 
     dataset_name: str  # name of the training dataset
     sample_ids: tuple[str, ...]  # (n,) names of the images
@@ -46,7 +46,7 @@ class RunInputs:
 
 @dataclass(frozen=True)
 class MonitorInputs:
-    """Inputs that a run provides to its monitor besides the options and ``DataInfo``."""
+    """Inputs that a run provides to its monitor in addition to the options and ``DataInfo``."""
 
     rows: NDArray[np.int64]  # (m,) int64, rows of the readable training images
     truth: NDArray[np.int64]  # (n,) int64 class of each row of the training set, -1 = unknown
@@ -56,6 +56,6 @@ class MonitorInputs:
     write_text: Callable[[str, str], None] = lambda name, text: None
 
     @property
-    def known(self) -> NDArray[np.int64]:
-        """Return the rows (m,) whose class is known."""
+    def known_rows(self) -> NDArray[np.int64]:
+        """Return the rows (m,) of the readable training images whose class is known."""
         return self.rows[self.truth[self.rows] >= 0]

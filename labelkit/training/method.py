@@ -24,7 +24,7 @@ from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.inference import InferenceNetwork
 from labelkit.options.training import RunConfig
-from labelkit.training.inputs import MonitorInputs, RunInputs
+from labelkit.training.inputs import MethodInputs, MonitorInputs
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
@@ -40,7 +40,7 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Part of the training whose epochs share the same views, samples, labels and order."""
+    """Part of a run whose epochs use the same images, views, labels and sampling order."""
 
     epochs: int  # length, >= 1
     # transforms of each image, or a function that returns them for an epoch of the run
@@ -63,7 +63,7 @@ PassMode = Literal["eval", "batch-statistics", "train"]
 
 @dataclass(frozen=True, slots=True)
 class PassSettings:
-    """Settings of an inference pass that runs each image through a network exactly once.
+    """Settings of an inference pass, which runs each image through a network exactly once.
 
     Attributes:
         mode: mode of the method's modules. ``batch-statistics``: like ``eval``, but normalization uses the statistics
@@ -124,7 +124,7 @@ class TrainState:
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _nothing
 
     def mean_count(self, count: float) -> float:
-        """Average a count over all processes, each of which passes its own value."""
+        """Return the mean of the counts that the processes pass."""
         # one exchange for both: the sum of the counts and the number of processes
         total, processes = self.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
         return float(total / processes)
@@ -140,7 +140,7 @@ class ScoreTable:
 
 
 class Monitor(ABC):
-    """Evaluator that scores the network after epochs and may use labels hidden from the method."""
+    """Scores the network after epochs; may use labels that are hidden from the method."""
 
     #: Whether ``score_before_training`` returns scores.
     compares_with_start: ClassVar[bool] = False
@@ -154,11 +154,11 @@ class Monitor(ABC):
         return {}
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return texts for the progress line after an epoch, even without new measurements; none by default."""
+        """Return texts for the progress line after an epoch, even if nothing new was measured; none by default."""
         return []
 
-    def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-        """Return a warning if training worsened the scores in ``before`` (which may be empty), otherwise ``None``."""
+    def compare_with_start(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
+        """Return a warning if scores became worse than at the start (``before`` may be empty), otherwise ``None``."""
         return None
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
@@ -198,7 +198,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         self.config = config
         self.data = data
 
-    def attach(self, inputs: RunInputs) -> None:
+    def attach(self, inputs: MethodInputs) -> None:
         """Load files and other resources named in the options, before training starts or resumes."""
 
     def monitor(self, inputs: MonitorInputs) -> Monitor | None:
@@ -209,16 +209,16 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return None
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return texts for the progress line after an epoch, appended to those of the monitor; none by default."""
+        """Return texts for the progress line after an epoch, shown after those of the monitor; none by default."""
         return []
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return remarks for the user about a finished run with these metrics; none by default."""
+        """Return remarks for the user about a finished run, given its metrics; none by default."""
         return []
 
     @abstractmethod
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the phases known before training, in order; ``rows`` are the readable images."""
+        """Return the phases that are known before training, in order; ``rows`` are the readable images."""
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return the phase at ``index``, or ``None`` to end the run; called when the previous phase has ended.
@@ -246,7 +246,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Return the transform that preprocesses an image for ``network.embed``."""
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
-        """Return further networks to evaluate besides the main one, by name; none by default."""
+        """Return the networks to evaluate in addition to the main network, by name; none by default."""
         return {}
 
     def reuse_frozen(self) -> ReusablePart | None:
@@ -306,7 +306,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return {}
 
     def extra_state(self) -> dict[str, Any]:
-        """Return JSON values, besides parameters and buffers, that a resumed run needs."""
+        """Return the JSON values that a resumed run needs in addition to parameters and buffers."""
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
@@ -317,7 +317,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return self.training_step(batch)
 
 
-def trainable_names(method: nn.Module) -> list[str]:
+def trainable_parameter_names(method: nn.Module) -> list[str]:
     """Return the names of the trainable parameters."""
     return [name for name, parameter in method.named_parameters() if parameter.requires_grad]
 

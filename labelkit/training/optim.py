@@ -34,7 +34,7 @@ def build_optimizer(
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float, epoch: int = 0) -> None:
-    """Set the learning rate of every parameter group: ``lr`` times its ``lr_scale``, or 0 before ``first_epoch``."""
+    """Set each parameter group's learning rate: ``lr`` times ``lr_scale``, or 0 before its ``first_epoch``."""
     for group in optimizer.param_groups:
         group["lr"] = float(lr * group.get("lr_scale", 1.0)) if epoch >= group.get("first_epoch", 0) else 0.0
 

@@ -25,10 +25,10 @@ from labelkit.errors import (
     CheckpointError,
     CheckpointMismatch,
     ConfigError,
+    convert_os_error,
     output_exists_error,
-    resource_error,
 )
-from labelkit.files import check_keys, open_regular, read_bytes, read_json_object
+from labelkit.files import check_keys, open_regular_file, read_bytes, read_json_object
 from labelkit.store.commit import commit_bytes, commit_json, try_lock
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
@@ -63,7 +63,7 @@ class RunDir:
         return self.path / "checkpoints"
 
     def open(self, *, resume: bool, overwrite: bool) -> None:
-        """Create or reuse the run folder and lock it; its contents do not change before ``begin``.
+        """Create or reuse the run folder, and lock it; its contents do not change before ``begin``.
 
         Raises:
             OutputExistsError: the folder has contents and neither flag is set.
@@ -95,7 +95,7 @@ class RunDir:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._take_lock()
         except OSError as error:
-            raise resource_error(error, str(self.path)) from error
+            raise convert_os_error(error, str(self.path)) from error
 
     def begin(self, method: str, options: Mapping[str, Any]) -> None:
         """Start a new run: remove the files of an overwritten run and write the options."""
@@ -103,18 +103,18 @@ class RunDir:
             try:
                 self._clear()
             except OSError as error:
-                raise resource_error(error, str(self.path)) from error
+                raise convert_os_error(error, str(self.path)) from error
             self._begun = True
-            self.extend(method, options)
+            self.update_options(method, options)
 
-    def extend(self, method: str, options: Mapping[str, Any]) -> None:
-        """Write the options of a resumed run, which may have changed, for example to more epochs."""
+    def update_options(self, method: str, options: Mapping[str, Any]) -> None:
+        """Write the options of a resumed run, which may differ from the old ones, for example in ``epochs``."""
         if self.writes:
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
 
     def remove_if_untrained(self) -> None:
-        """Unless training has begun, remove the files that this process wrote, and the folder if it becomes empty."""
+        """Unless training has begun, remove the files written by this process, and the folder if it is then empty."""
         if self._lock is None or (self._begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
             return
         if self._begun:
@@ -174,7 +174,7 @@ class RunDir:
             self._metrics.write(json.dumps(_plain(record), separators=(",", ":")).encode() + b"\n")
             self._metrics.flush()
         except OSError as error:
-            raise resource_error(error, str(self.path / METRICS)) from error
+            raise convert_os_error(error, str(self.path / METRICS)) from error
 
     def metrics_length(self) -> int:
         """Sync ``metrics.jsonl`` to disk and return its length in bytes."""
@@ -202,15 +202,15 @@ def _find_foreign_files(run: Path) -> list[str]:
     return sorted(path.relative_to(run).as_posix() for path in found if not _is_own(path, run))
 
 
-def is_file_of_run(path: Path) -> bool:
-    """Return whether a file was written by training, so that other commands must not replace it."""
+def is_run_file(path: Path) -> bool:
+    """Return whether a file was written by a training run, so that other commands must not replace it."""
     return any(_is_own(path, run) and _is_run(run) for run in list(path.parents)[:3])
 
 
 def _is_run(folder: Path) -> bool:
     # other folders may also have a config.yaml
     try:
-        with open_regular(folder / CONFIG) as file:
+        with open_regular_file(folder / CONFIG) as file:
             return file.readline().startswith(_COMMAND.encode())
     except (FileNotFoundError, NotADirectoryError):
         return False
@@ -284,7 +284,7 @@ def check_same_options(
     allowed: frozenset[str],
     before: Mapping[str, object] | None = None,
 ) -> str | None:
-    """Check that a resumed run uses the options that it was started with, except those that are ``allowed`` to differ.
+    """Check that a run is resumed with the options it was started with, except those ``allowed`` to differ.
 
     ``before`` contains equivalent values for options that runs of earlier versions lack.
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labelkit.errors import CheckpointDamaged, CheckpointError, resource_error
-from labelkit.files import NotRegularFileError, open_regular, parse_json, read_json, sha256_file
+from labelkit.errors import CheckpointDamaged, CheckpointError, convert_os_error
+from labelkit.files import NotRegularFileError, open_regular_file, parse_json, read_json, sha256_file
 from labelkit.store.commit import is_locked
-from labelkit.training.checkpoint import STATE, file_faults, read_pointer, read_state
+from labelkit.training.checkpoint import STATE, find_file_errors, read_last_pointer, read_state
 from labelkit.training.run_dir import CONFIG, LOCK, METRICS, SPLIT, SUMMARY, read_run_config, read_split
 
 _TAIL_BYTES = 1 << 16
@@ -17,7 +17,7 @@ _RESTORE = "Restore the file from a copy."
 
 @dataclass
 class CheckpointStatus:
-    """State and faults of one checkpoint."""
+    """State of one checkpoint, and the faults found in it."""
 
     folder: Path  # the folder of the checkpoint
     state: dict[str, Any]  # content of its ``state.json``; empty if it cannot be read
@@ -31,7 +31,7 @@ class CheckpointStatus:
 
 @dataclass
 class TrainingStatus:
-    """Progress, checkpoints and faults of a run folder."""
+    """Progress and checkpoints of a run, and the faults found in its folder."""
 
     folder: Path  # the run folder
     method: str | None = None  # name of the method; ``None`` if the options cannot be read
@@ -45,17 +45,17 @@ class TrainingStatus:
     faults: list[CheckpointError] = field(default_factory=list)  # faults outside the checkpoints
 
 
-def checkpoint_status(folder: Path) -> CheckpointStatus:
-    """Verify every file of a checkpoint and return its state and faults."""
+def inspect_checkpoint(folder: Path) -> CheckpointStatus:
+    """Verify every file of a checkpoint, and return its state and faults."""
     try:
         state = read_state(folder)
     except CheckpointError as error:
         return CheckpointStatus(folder, {}, [error])
-    return CheckpointStatus(folder, state, list(file_faults(folder, state)))
+    return CheckpointStatus(folder, state, list(find_file_errors(folder, state)))
 
 
-def training_status(run: Path, report: Callable[[int], None] = lambda count: None) -> TrainingStatus:
-    """Inspect a run folder and verify every checkpoint in it; ``report`` is called with 1 for each of them.
+def inspect_run(run: Path, report: Callable[[int], None] = lambda count: None) -> TrainingStatus:
+    """Inspect a run folder and verify its checkpoints; ``report(1)`` is called after each checkpoint.
 
     Raises:
         CheckpointError: it is not a run folder.
@@ -76,7 +76,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
     except NotRegularFileError:
         status.faults.append(CheckpointDamaged(str(run / METRICS), "is not a regular file", _RESTORE))
     except OSError as error:
-        raise resource_error(error, str(run)) from error
+        raise convert_os_error(error, str(run)) from error
     add_checkpoints(run / "checkpoints", status, report)
     longest = max((found.state.get("metrics_bytes", 0) for found in status.checkpoints if not found.faults), default=0)
     if status.metrics_bytes < longest:
@@ -86,16 +86,16 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
 
 
 def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int], None] = lambda count: None) -> None:
-    """Add every checkpoint in a folder, and the content of ``last.json``, to ``status``."""
+    """Add the status of every checkpoint in a folder, and the content of ``last.json``, to ``status``."""
     for path in sorted(folder.glob("step-*")):
         if path.is_dir():
-            found = checkpoint_status(path)
+            found = inspect_checkpoint(path)
             # a run in progress may have removed it in the meantime
             if path.is_dir():
                 status.checkpoints.append(found)
             report(1)
     present = {checkpoint.folder.name: checkpoint for checkpoint in status.checkpoints}
-    place, pointer = folder / "last.json", read_pointer(folder)
+    place, pointer = folder / "last.json", read_last_pointer(folder)
     if pointer is None:
         if place.exists():
             status.faults.append(CheckpointDamaged(str(place), "does not name a checkpoint", _RESTORE))
@@ -126,7 +126,7 @@ def _read_metrics(path: Path, status: TrainingStatus) -> None:
     """Read the last complete line; a killed run may leave an incomplete one, which is dropped when resuming."""
     if not path.exists():
         return
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         status.metrics_bytes = file.seek(0, 2)
         file.seek(max(0, status.metrics_bytes - _TAIL_BYTES))
         lines = file.read().split(b"\n")[:-1]

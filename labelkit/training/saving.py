@@ -15,7 +15,7 @@ _PREFIX: Final = "epoch_sum/"
 
 
 class EpochMeans:
-    """Running sums of the logged scalars, except diagnostics (``diag/...``), from which epoch means are computed."""
+    """Computes epoch means of the logged scalars, except diagnostics (``diag/...``), from running sums."""
 
     def __init__(self) -> None:
         self.count = 0  # number of steps added
@@ -66,7 +66,7 @@ class TrainingPosition:
 
 
 def reproducibility_properties(runtime: Runtime) -> dict[str, Any]:
-    """Return the properties that must match for a resumed run to be bit-exact."""
+    """Return the properties of the system that must match for a resumed run to be bit-exact."""
     return {
         "labelkit": __version__,
         "torch": torch.__version__,

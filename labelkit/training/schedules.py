@@ -19,7 +19,7 @@ Schedule = Callable[[int], float]
 
 
 def scheduled_lr(config: TrainConfig, time: float) -> float:
-    """Return the learning rate of a run at time t in epochs, rounded down unless ``lr_update`` is ``step``.
+    """Return the learning rate at time t in epochs, which is rounded down unless ``lr_update`` is ``step``.
 
     It grows linearly for ``lr_warmup_epochs`` w, ``peak * (t + 1) / (w + 1)``. Then it is constant; or multiplied by
     ``lr_drop_factor`` at the start of each of ``lr_drop_epochs`` (``step``); or follows the cosine
@@ -39,7 +39,7 @@ def scheduled_lr(config: TrainConfig, time: float) -> float:
 
 
 def sigmoid_ramp(step: float, length: float) -> float:
-    """Return the ramp-up ``exp(-5 (1 - t/T)^2)``, from 0.0067 at step 0 to 1 at ``length``.
+    """Return the ramp-up factor ``exp(-5 (1 - t/T)^2)``, which grows from 0.0067 at step 0 to 1 at ``length``.
 
     If the length is 0, the value is always 1.
 
@@ -71,8 +71,8 @@ class RampedWeight:
         return self.full * (min(step / self.steps, 1.0) if self.steps else 1.0)
 
 
-def compute_max_decay(steps: int, largest: float = 0.999) -> float:
-    """Return the maximum useful EMA decay for a phase: ``min(largest, max(0, 1 - 10 / steps))``.
+def max_ema_decay(steps: int, largest: float = 0.999) -> float:
+    """Return the largest useful EMA decay for a phase: ``min(largest, max(0, 1 - 10 / steps))``.
 
     An average over more than a tenth of the phase would still mostly reflect its start. Source: snowball,
     specification 3.2 (ours).
@@ -80,8 +80,8 @@ def compute_max_decay(steps: int, largest: float = 0.999) -> float:
     return min(largest, max(0.0, 1 - 10 / steps))
 
 
-def ema_decay(low: float, high: float, ramp_steps: int) -> Schedule:
-    """Return a schedule of a teacher's EMA decay for updates t = 1, 2, ...: ``min(1 - 1 / (t + 1), a(t))``.
+def ema_decay_schedule(low: float, high: float, ramp_steps: int) -> Schedule:
+    """Return the schedule of a teacher's EMA decay at updates t = 1, 2, ...: ``min(1 - 1 / (t + 1), a(t))``.
 
     a is ``low`` for t < ``ramp_steps``, then ``high``, both in [0, 1); the decay never exceeds that of a plain average.
 
@@ -90,7 +90,7 @@ def ema_decay(low: float, high: float, ramp_steps: int) -> Schedule:
     return lambda step: min(1 - 1 / (step + 1), low if step < ramp_steps else high)
 
 
-def phase_lr(
+def phase_lr_schedule(
     peak: float, steps: int, shape: str = "cosine", horizon: float = 1.0, ramp_up: float = 0.0, ramp_down: float = 0.0
 ) -> Schedule:
     """Return the learning-rate schedule for a phase of T ``steps``, with steps t from 0 and a ``peak`` > 0.
@@ -113,13 +113,13 @@ def phase_lr(
     return rate
 
 
-def adam_betas(
+def adam_beta_schedule(
     steps: int, ramp_up: float, ramp_down: float, beta1_end: float, beta2_start: float
 ) -> Callable[[int], tuple[float, float]]:
-    """Return the schedule of Adam's betas for a phase of T ``steps``, counted from 0, with the ramps of `phase_lr`.
+    """Return the schedule of Adam's betas for a phase of T ``steps``, with the ramps of `phase_lr_schedule`.
 
-    The first beta is 0.9, and during the ramp-down ``beta1_end + (0.9 - beta1_end) exp(-12.5 x^2)``, with x as in
-    `phase_lr`. The second beta is ``beta2_start`` during the ramp-up, then 0.999.
+    Steps count from 0. The first beta is 0.9, and during the ramp-down ``beta1_end + (0.9 - beta1_end) exp(-12.5 x^2)``
+    with x as in `phase_lr_schedule`. The second beta is ``beta2_start`` during the ramp-up, then 0.999.
 
     Source: ``CuriousAI/mean-teacher:tensorflow/mean_teacher/model.py``, with 0.5 and 0.99.
     """

@@ -18,9 +18,9 @@ from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.views.spec import Normalize
-from labelkit.data.workers import count_workers
+from labelkit.data.workers import get_num_workers
 from labelkit.errors import ConfigError, DivergenceError, Interrupted
-from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.batch_norm import use_batch_statistics
 from labelkit.models.weights.files import fingerprint
 from labelkit.options.training import RunConfig
 from labelkit.progress import Task
@@ -31,10 +31,10 @@ from labelkit.training.checkpoint import (
     CheckpointWriter,
     LoadedCheckpoint,
     load_model_state,
-    rank_file,
+    rank_file_name,
 )
 from labelkit.training.devices import Runtime, explain_nondeterminism, generator_states, restore_generators, seed_step
-from labelkit.training.guards import TrainingGuard, check_weights, feature_spread, sample_rows
+from labelkit.training.guards import TrainingGuard, check_weights, draw_guard_sample, feature_spread
 from labelkit.training.method import Method, Monitor, PassSettings, Phase, TrainState
 from labelkit.training.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
 from labelkit.training.run_dir import RunDir
@@ -43,8 +43,8 @@ from labelkit.training.schedules import scheduled_lr
 
 
 @contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """Context manager that collects SIGINT, SIGTERM and SIGHUP in the main thread; elsewhere, it does nothing."""
+def collect_stop_signals() -> Iterator[list[int]]:
+    """Context manager that collects SIGINT, SIGTERM and SIGHUP; it has no effect outside the main thread."""
     received: list[int] = []
     wanted = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -143,11 +143,11 @@ class Trainer:
         pixels = sum(side**2 for side in sides) + 2 * self.method.eval_view().size ** 2
         batch_bytes = config.batch_size // self.runtime.world_size * self.bank.dataset.in_channels * pixels
         images = 0 if self.bank.in_memory else len(self.bank.rows)
-        workers = count_workers(config.num_workers, images, batch_bytes, self.message)
+        workers = get_num_workers(config.num_workers, images, batch_bytes, self.message)
         return config.model_copy(update={"num_workers": workers})
 
     def use_cached_views(self, views: CachedViewBank) -> None:
-        """Train on cached outputs of the frozen part instead of images."""
+        """Train on cached outputs of the network's frozen part instead of images."""
         self.cached_views, self._running = views, None
 
     # ------------------------------------------------------------------ the run
@@ -161,7 +161,7 @@ class Trainer:
         """
         history: list[dict[str, float]] = []
         self._started, self._epoch_started = (time.monotonic() - before for before in self.seconds_before)
-        with stop_signals() as self._received, explain_nondeterminism():
+        with collect_stop_signals() as self._received, explain_nondeterminism():
             if self.clock.step == 0:
                 if self.run is not None:
                     self.run.truncate_metrics(0)  # lines of a run that was killed before its first checkpoint
@@ -261,7 +261,7 @@ class Trainer:
         """Check the features of the network in evaluation mode if due, and return metrics for the log."""
         if not self.guard.is_feature_check_due(self.clock.step, self.config.batch_size):
             return {}
-        rows = sample_rows(self.bank.rows, self.config.seed)
+        rows = draw_guard_sample(self.bank.rows, self.config.seed)
         spread = feature_spread(state.embed(self.method.network.embed, rows, PassSettings(by_network=True)))
         self.guard.check_feature_spread(spread, self.clock.step)
         return {"guard/feature_spread": spread}
@@ -403,11 +403,11 @@ class Trainer:
         )
 
     def batches(self, phase: Phase, epoch: int) -> Iterator[Batch]:
-        """Return this process's share of the batches of a phase's first epoch, for ``TrainState.batches``."""
+        """Yield this process's share of the batches of a phase's first epoch; see ``TrainState.batches``."""
         return self._loader_of(phase, epoch).epoch_batches(epoch)
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average the gradients of parameters over all processes, for ``TrainState.average_gradients``."""
+        """Average the gradients of parameters over all processes; see ``TrainState.average_gradients``."""
         for parameter in parameters:
             if parameter.grad is not None and self.runtime.world_size > 1:
                 parameter.grad.copy_(self.runtime.combine(parameter.grad, "sum") / self.runtime.world_size)
@@ -487,7 +487,7 @@ class Trainer:
             self.runtime.share_statistics(self.method)
         was_training = self.method.training
         self.method.train(settings.mode == "train")
-        statistics = batch_statistics(self.method) if settings.mode == "batch-statistics" else nullcontext()
+        statistics = use_batch_statistics(self.method) if settings.mode == "batch-statistics" else nullcontext()
         values: list[Tensor] = []
         visited: list[NDArray[np.int64]] = []
         with torch.no_grad(), statistics:
@@ -515,7 +515,7 @@ class Trainer:
         size = settings.batch_size or self._pass_size
         for start in range(self.runtime.rank * size, len(rows), self.runtime.world_size * size):
             some = rows[start : start + size]
-            yield self.cached_views.unaugmented(some), some
+            yield self.cached_views.get_unaugmented(some), some
 
     @property
     def _pass_size(self) -> int:
@@ -602,9 +602,9 @@ class Trainer:
         if self.monitor is not None:
             self.monitor.load_extra_state(state["monitor"])
         self.guard.load_extra_state(state.get("guard", {}))  # a checkpoint of an earlier version has none
-        own = rank_file(runtime.rank)
+        own = rank_file_name(runtime.rank)
         # a new process takes the main one's sums, so that all processes have sums with the same names
-        tensors = checkpoint.tensors(own if own in state["files"] else rank_file(0))
+        tensors = checkpoint.tensors(own if own in state["files"] else rank_file_name(0))
         generators = self.means.restore(tensors, state["summed"], runtime.device)
         if own in state["files"]:
             restore_generators(generators, runtime.device)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from labelkit.algorithms import active_learning
 from labelkit.algorithms.active_learning import (
-    Candidates,
+    CandidatePool,
     choose_best,
-    choose_covering,
     choose_farthest,
+    choose_for_coverage,
     choose_typical,
     find_nearest,
-    nearest_classes,
+    find_nearest_classes,
 )
 from numpy.typing import NDArray
 
@@ -29,8 +29,8 @@ def rows(rng: np.random.Generator) -> Array:
 
 
 @pytest.fixture
-def anyone(rows: Array) -> Candidates:
-    return Candidates(rows, 0.0)
+def anyone(rows: Array) -> CandidatePool:
+    return CandidatePool(rows, 0.0)
 
 
 def cost(rows: Array, chosen: list[int], weights: Array) -> float:
@@ -48,7 +48,7 @@ def cost(rows: Array, chosen: list[int], weights: Array) -> float:
 @pytest.mark.parametrize("labeled", [[], [3, 17]])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_each_covering_choice_lowers_the_sum_of_distances_the_most(
-    rows: Array, anyone: Candidates, rng: np.random.Generator, labeled: list[int], weighted: bool
+    rows: Array, anyone: CandidatePool, rng: np.random.Generator, labeled: list[int], weighted: bool
 ) -> None:
     weights = rng.uniform(size=40) if weighted else np.ones(40)
     anyone.exclude(np.array(labeled, dtype=np.int64))
@@ -61,7 +61,7 @@ def test_each_covering_choice_lowers_the_sum_of_distances_the_most(
         expected.append(left[int(np.argmin(costs))])
         falls.append((before - min(costs)) / 40)
 
-    chosen, gains = choose_covering(
+    chosen, gains = choose_for_coverage(
         rows, 5, np.array(labeled, dtype=np.int64), anyone, generator=rng, weights=weights if weighted else None
     )
 
@@ -84,15 +84,15 @@ def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
         gains[labeled + expected] = -1
         expected.append(int(gains.argmax()))
         nearest = np.minimum(nearest, apart[:, expected[-1]])
-    candidates = Candidates(rows, 0.0)
+    candidates = CandidatePool(rows, 0.0)
     candidates.eligible[labeled] = False
 
-    chosen, _ = choose_covering(rows, 6, np.array(labeled, dtype=np.int64), candidates, generator=rng)
+    chosen, _ = choose_for_coverage(rows, 6, np.array(labeled, dtype=np.int64), candidates, generator=rng)
 
     assert chosen.tolist() == expected
 
 
-def test_the_farthest_row_is_the_one_whose_nearest_label_is_farthest(rows: Array, anyone: Candidates) -> None:
+def test_the_farthest_row_is_the_one_whose_nearest_label_is_farthest(rows: Array, anyone: CandidatePool) -> None:
     labeled = [0, 1]
     anyone.exclude(np.array(labeled))
     have, distances = list(labeled), []
@@ -107,7 +107,7 @@ def test_the_farthest_row_is_the_one_whose_nearest_label_is_farthest(rows: Array
     np.testing.assert_allclose(apart, distances, rtol=1e-5)
 
 
-def test_the_first_of_the_farthest_rows_is_nearest_to_the_mean(rows: Array, anyone: Candidates) -> None:
+def test_the_first_of_the_farthest_rows_is_nearest_to_the_mean(rows: Array, anyone: CandidatePool) -> None:
     chosen, apart = choose_farthest(rows, 1, np.zeros(0, dtype=np.int64), anyone)
 
     assert chosen.tolist() == [int(np.argmin(np.linalg.norm(rows - rows.mean(axis=0), axis=1)))]
@@ -126,7 +126,7 @@ def test_typical_rows_are_the_middles_of_the_largest_clusters_without_a_label(rn
         near = np.sort(apart, axis=1)[:, 1 : 1 + min(20, len(blob) - 1)]
         middles.append(int(near.mean(axis=1).argmin()))
     labeled = np.array([0])
-    candidates = Candidates(points, 0.0)
+    candidates = CandidatePool(points, 0.0)
     candidates.exclude(labeled)
 
     chosen, scores, of = choose_typical(points, 2, labeled, candidates, generator=rng)
@@ -139,7 +139,7 @@ def test_typical_rows_are_the_middles_of_the_largest_clusters_without_a_label(rn
 def test_uncertainty_is_the_share_of_the_squared_distances_to_the_two_nearest_classes(rng: np.random.Generator) -> None:
     points, examples = rng.normal(size=(12, 3)), rng.normal(size=(7, 3))
     classes = [5, 2, 2, 9, 5, 9, 2]
-    found = nearest_classes(points, examples, classes)
+    found = find_nearest_classes(points, examples, classes)
 
     for row in range(12):
         nearest = {
@@ -156,18 +156,18 @@ def test_a_choice_rules_out_its_near_duplicates(rng: np.random.Generator) -> Non
     scores = np.arange(20)[::-1]
     nobody = np.zeros(0, dtype=np.int64)
 
-    assert choose_best(scores, 20, Candidates(points, 0.001)).tolist() == list(range(10))
+    assert choose_best(scores, 20, CandidatePool(points, 0.001)).tolist() == list(range(10))
     for chosen in (
-        choose_covering(points, 20, nobody, Candidates(points, 0.001), generator=rng)[0],
-        choose_farthest(points, 20, nobody, Candidates(points, 0.001))[0],
-        choose_typical(points, 20, nobody, Candidates(points, 0.001), generator=rng)[0],
+        choose_for_coverage(points, 20, nobody, CandidatePool(points, 0.001), generator=rng)[0],
+        choose_farthest(points, 20, nobody, CandidatePool(points, 0.001))[0],
+        choose_typical(points, 20, nobody, CandidatePool(points, 0.001), generator=rng)[0],
     ):
         assert sorted(row % 10 for row in chosen.tolist()) == list(range(10))
 
 
 def test_duplicates_of_labeled_rows_and_all_but_one_black_image_are_ruled_out() -> None:
     points = np.array([[1, 0], [1, 0], [0, 1], [0, 0], [0, 0]], dtype=np.float32)
-    candidates = Candidates(points, 0.0)
+    candidates = CandidatePool(points, 0.0)
     candidates.exclude(np.array([0]))
 
     assert choose_best([5, 4, 3, 2, 1], 5, candidates).tolist() == [2, 3]

@@ -13,8 +13,8 @@ from labelkit.algorithms.calibration import (
     fit_temperatures,
     group_means,
     leave_one_out_agreement,
-    reliability,
-    risk_coverage,
+    reliability_curve,
+    risk_coverage_curve,
     softmax,
 )
 
@@ -132,7 +132,7 @@ def test_temperature_is_at_the_minimum_of_the_likelihood(rng: np.random.Generato
 
 def test_calibration_error_of_worked_numbers() -> None:
     # bin [0.5, 1]: 0.9, 0.7, 0.5, 1.0 with 2 right; bin [0, 0.5): 0.1 with 1 right
-    found = reliability([0.9, 0.7, 0.5, 1.0, 0.1], [True, False, False, True, True], num_bins=2)
+    found = reliability_curve([0.9, 0.7, 0.5, 1.0, 0.1], [True, False, False, True, True], num_bins=2)
     np.testing.assert_array_equal(found.count, [1, 4])
     np.testing.assert_allclose(found.confidence, [0.1, 0.775])
     np.testing.assert_allclose(found.accuracy, [1, 0.5])
@@ -140,21 +140,21 @@ def test_calibration_error_of_worked_numbers() -> None:
 
 
 def test_empty_bins_are_undefined_and_count_nothing() -> None:
-    found = reliability([0.95, 0.95], [True, True], num_bins=10)
+    found = reliability_curve([0.95, 0.95], [True, True], num_bins=10)
     assert np.isnan(found.accuracy[:9]).all()
     assert found.ece == pytest.approx(0.05)
     assert found.to_dict()["bins"][0]["accuracy"] is None
 
 
 def test_weights_count_rows_of_a_bin() -> None:
-    assert reliability([0.8, 0.8], [True, False], weights=[3, 1]).ece == pytest.approx(0.05)
+    assert reliability_curve([0.8, 0.8], [True, False], weights=[3, 1]).ece == pytest.approx(0.05)
 
 
 @settings(max_examples=60, deadline=None)
 @given(graded)
 def test_risk_is_the_mean_over_all_orders_of_equally_confident_rows(rows: list[tuple[int, bool]]) -> None:
     confidence, correct = [level / 6 for level, _ in rows], [right for _, right in rows]
-    found = risk_coverage(confidence, correct)
+    found = risk_coverage_curve(confidence, correct)
 
     def risk(kept: int) -> Fraction:
         wrong = Fraction(0)
@@ -171,13 +171,13 @@ def test_risk_is_the_mean_over_all_orders_of_equally_confident_rows(rows: list[t
 
 
 def test_risk_coverage_of_worked_numbers() -> None:
-    found = risk_coverage([0.9, 0.2, 0.8, 0.5, 0.1], [True, False, True, False, True])
+    found = risk_coverage_curve([0.9, 0.2, 0.8, 0.5, 0.1], [True, False, True, False, True])
     np.testing.assert_allclose(found.risk, [0, 0, 1 / 3, 1 / 2, 2 / 5])
     np.testing.assert_allclose(found.coverage, [0.2, 0.4, 0.6, 0.8, 1.0])
     assert found.aurc == pytest.approx((1 / 3 + 1 / 2 + 2 / 5) / 5)
-    assert found.accuracy_at(0.8) == pytest.approx(1 / 2)
-    assert found.accuracy_at(0.41) == pytest.approx(2 / 3)
-    assert found.accuracy_at(1e-9) == 1
+    assert found.accuracy_at_coverage(0.8) == pytest.approx(1 / 2)
+    assert found.accuracy_at_coverage(0.41) == pytest.approx(2 / 3)
+    assert found.accuracy_at_coverage(1e-9) == 1
 
 
 @settings(max_examples=80, deadline=None)
@@ -217,11 +217,11 @@ def test_means_of_groups_leave_empty_ones_open(rng: np.random.Generator) -> None
         (lambda: column_probability([[1.0, 2.0]], [0, 0], 1), r"\(1,\)"),
         (lambda: fit_temperature([[1.0, 2.0]], [0], [2]), r"correct must be in \[0, 1\]"),
         (lambda: fit_temperature([[1.0, 2.0]], [0], [True], weights=[0.0]), "not all 0"),
-        (lambda: reliability([], []), "n"),
-        (lambda: reliability([1.5], [True]), "confidence must be in"),
-        (lambda: reliability([0.5], [True], num_bins=0), "num_bins"),
-        (lambda: risk_coverage([0.5, 0.5], [True]), r"correct must have shape \(2,\)"),
-        (lambda: risk_coverage([0.5], [True]).accuracy_at(0), r"share must be in \(0, 1\], got 0"),
+        (lambda: reliability_curve([], []), "n"),
+        (lambda: reliability_curve([1.5], [True]), "confidence must be in"),
+        (lambda: reliability_curve([0.5], [True], num_bins=0), "num_bins"),
+        (lambda: risk_coverage_curve([0.5, 0.5], [True]), r"correct must have shape \(2,\)"),
+        (lambda: risk_coverage_curve([0.5], [True]).accuracy_at_coverage(0), r"coverage must be in \(0, 1\], got 0"),
         (lambda: leave_one_out_agreement([0, 1], [0]), "shape"),
         (lambda: group_means(np.ones((2, 2)), [0, 3], 3), "below num_groups=3, got 3"),
         (lambda: group_means(np.ones((3, 2)), [0, 1], 3), r"\(2, d\)"),

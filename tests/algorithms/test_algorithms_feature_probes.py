@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
+from labelkit.algorithms.feature_probes import knn_probabilities, linear_probe, logistic_regression
 
 
 @pytest.mark.parametrize("k", [1, 3, 50])
@@ -12,7 +12,7 @@ from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic
 def test_votes_are_those_of_a_loop(rng: np.random.Generator, k: int, temperature: float) -> None:
     gallery, queries = rng.normal(size=(40, 6)) * 3, rng.normal(size=(9, 6))
     labels = rng.integers(0, 4, 40)
-    votes = knn_votes(queries, gallery, labels, num_classes=4, k=k, temperature=temperature)
+    votes = knn_probabilities(queries, gallery, labels, num_classes=4, k=k, temperature=temperature)
     for query, found in zip(queries, votes, strict=True):
         cosines = [float(row @ query / np.linalg.norm(row) / np.linalg.norm(query)) for row in gallery]
         nearest = sorted(range(40), key=lambda row: -cosines[row])[:k]
@@ -31,16 +31,16 @@ def test_a_query_of_the_gallery_has_no_vote_on_itself(rng: np.random.Generator, 
     own = np.array([0, 9, -1, 19])
     queries = np.where(own[:, None] >= 0, gallery[own], rng.normal(size=(4, 6)))
     labels = rng.integers(0, 4, 20)
-    votes = knn_votes(queries, gallery, labels, num_classes=4, k=k, temperature=0.01, own=own)
+    votes = knn_probabilities(queries, gallery, labels, num_classes=4, k=k, temperature=0.01, self_indices=own)
     for place, query, found in zip(own, queries, votes, strict=True):
         others = [row for row in range(20) if row not in (place, 3)]
-        expected = knn_votes([query], gallery[others], labels[others], num_classes=4, k=k, temperature=0.01)
+        expected = knn_probabilities([query], gallery[others], labels[others], num_classes=4, k=k, temperature=0.01)
         np.testing.assert_allclose(found, expected[0], atol=1e-4)
 
 
 def test_a_query_of_zeros_knows_nothing_and_a_gallery_row_of_zeros_has_no_vote() -> None:
     gallery = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
-    votes = knn_votes([[0.0, 0.0], [1.0, 0.1]], gallery, [0, 1, 1], num_classes=2, k=3)
+    votes = knn_probabilities([[0.0, 0.0], [1.0, 0.1]], gallery, [0, 1, 1], num_classes=2, k=3)
     assert votes.tolist() == [[0.5, 0.5], [0.0, 1.0]]
 
 

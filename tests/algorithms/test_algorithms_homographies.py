@@ -7,9 +7,9 @@ import pytest
 import torch
 from labelkit.algorithms.attention import keypoint_heatmaps
 from labelkit.algorithms.homographies import (
+    apply_homographies,
     compute_view_homographies,
     crop_homographies,
-    move_points,
     perspective_homographies,
     rotation_homographies,
     sample_by_gather,
@@ -25,7 +25,7 @@ def points(*pairs: tuple[float, float]) -> torch.Tensor:
 
 
 def moved(pair: tuple[float, float], homographies: np.ndarray) -> list[float]:
-    arrived, _ = move_points(points(pair), torch.from_numpy(homographies))
+    arrived, _ = apply_homographies(points(pair), torch.from_numpy(homographies))
     return arrived[0, 0].tolist()
 
 
@@ -36,7 +36,7 @@ def test_a_crop_takes_the_corners_of_its_box_to_the_corners() -> None:
 
 
 def test_a_zoom_of_two_takes_the_middle_of_the_edge_outside() -> None:
-    _, inside = move_points(points((0.4, 0), (0.6, 0)), torch.from_numpy(zoom_homographies([2.0])))
+    _, inside = apply_homographies(points((0.4, 0), (0.6, 0)), torch.from_numpy(zoom_homographies([2.0])))
     assert inside.tolist() == [[True, False]]
 
 
@@ -49,7 +49,7 @@ def test_a_perspective_takes_the_corners_where_they_are_told() -> None:
 
 def test_what_is_behind_the_camera_is_not_inside() -> None:
     behind = np.array([[[1.0, 0, 0], [0, 1, 0], [-2, 0, 1]]])
-    _, inside = move_points(points((0, 0), (0.6, 0)), torch.from_numpy(behind))
+    _, inside = apply_homographies(points((0, 0), (0.6, 0)), torch.from_numpy(behind))
     assert inside.tolist() == [[True, False]]
 
 
@@ -63,7 +63,7 @@ def test_between_two_views_goes_over_the_original() -> None:
     # the first view shows the right half, the second the mirror image of the whole
     first = torch.tensor([[[0.5, 0, 0.5], [0, 1, 0]]])
     second = torch.tensor([[[-1.0, 0, 0], [0, 1, 0]]])
-    arrived, _ = move_points(torch.tensor([[[-1.0, 0.3]]]), compute_view_homographies(first, second))
+    arrived, _ = apply_homographies(torch.tensor([[[-1.0, 0.3]]]), compute_view_homographies(first, second))
     torch.testing.assert_close(arrived, torch.tensor([[[0.0, 0.3]]]))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from labelkit.algorithms import row_blocks
-from labelkit.algorithms.label_errors import RIDGE, score_labels
+from labelkit.algorithms.label_errors import RIDGE, score_label_errors
 
 
 def made(rng: np.random.Generator, n: int, dim: int, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +37,7 @@ def test_views_are_those_of_all_other_labels(
     centered = features.astype(np.float64) - features.mean(axis=0)
     rows = centered / np.linalg.norm(centered, axis=1, keepdims=True)
 
-    found = score_labels(features, labels)
+    found = score_label_errors(features, labels)
 
     margins, suggested, doubtful = [], [], []
     for i in range(n):
@@ -61,7 +61,7 @@ def test_views_are_those_of_all_other_labels(
 def test_a_label_that_no_other_image_has_is_not_judged(rng: np.random.Generator) -> None:
     features, labels = made(rng, 30, 5)
     labels[7] = 4
-    found = score_labels(features, labels)
+    found = score_label_errors(features, labels)
     assert np.isnan(found.score[7])
     assert not found.doubtful[7]
     assert found.same[7] == -1
@@ -73,7 +73,7 @@ def test_equal_images_and_rows_without_direction_are_numbers(rng: np.random.Gene
     features -= features.mean(axis=0)
     features[0] = 0
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1])
-    found = score_labels(features, labels)
+    found = score_label_errors(features, labels)
     assert np.isfinite(found.score).all()
     assert ((0 <= found.score) & (found.score <= 1)).all()
 
@@ -81,4 +81,4 @@ def test_equal_images_and_rows_without_direction_are_numbers(rng: np.random.Gene
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 2, 2], [0, 1], []])
 def test_labels_that_do_not_fit_are_refused(labels: list[int]) -> None:
     with pytest.raises(ValueError, match=r"one row per label|at least 2 classes"):
-        score_labels(np.eye(3, dtype=np.float32), np.array(labels, dtype=np.int64))
+        score_label_errors(np.eye(3, dtype=np.float32), np.array(labels, dtype=np.int64))

@@ -3,7 +3,7 @@ from itertools import permutations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.algorithms.matching import contingency, match_clusters
+from labelkit.algorithms.matching import cross_tabulate, match_clusters
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=20)
 
@@ -34,5 +34,5 @@ def test_class_is_matched_at_most_once_and_empty_pairs_are_no_match() -> None:
 
 
 def test_contingency_counts_samples_by_cluster_and_class() -> None:
-    counts = contingency([0, 2, 2, 2], [1, 0, 1, 1], num_classes=3)
+    counts = cross_tabulate([0, 2, 2, 2], [1, 0, 1, 1], num_classes=3)
     np.testing.assert_array_equal(counts, [[0, 1, 0], [0, 0, 0], [1, 2, 0]])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from labelkit.algorithms.near_duplicates import SIDE, compare_image_pairs, compute_coarse_vectors
+from labelkit.algorithms.near_duplicates import SIDE, compare_image_pairs, compute_thumbnail_vectors
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -74,7 +74,7 @@ def test_pairs_come_back_in_their_order_whatever_is_between_them() -> None:
 
 def test_coarse_rows_have_correlations_as_products() -> None:
     left, right = square(texture(11)), square(texture(12))
-    rows = compute_coarse_vectors(np.stack([left, right, np.full((SIDE, SIDE), 7, np.uint8)]))
+    rows = compute_thumbnail_vectors(np.stack([left, right, np.full((SIDE, SIDE), 7, np.uint8)]))
     means = [one.reshape(16, 4, 16, 4).mean(axis=(1, 3)).ravel() for one in (left.astype(float), right.astype(float))]
     assert rows[0] @ rows[1] == pytest.approx(np.corrcoef(means)[0, 1], abs=1e-5)
     assert rows[0] @ rows[0] == pytest.approx(1, abs=1e-5)

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.algorithms.indexes import (
-    ApproximateSearch,
-    Kind,
-    build_index,
-    find_approximate_neighbors,
-)
+from labelkit.algorithms.indexes import ApproximateSearch, Kind, build_index, find_approximate_neighbors
 from labelkit.algorithms.neighbors import ExactSearch, knn
 from labelkit.algorithms.row_blocks import StoredRows
 from numpy.typing import NDArray

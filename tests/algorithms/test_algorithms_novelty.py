@@ -1,13 +1,13 @@
 """Which images look new: worked ranks, ties, and what the two views add to each other."""
 
 import numpy as np
-from labelkit.algorithms.novelty import fractional_ranks, novelty, score_arrival_novelty
+from labelkit.algorithms.novelty import fractional_ranks, score_arrival_novelty, score_class_novelty
 from scipy.stats import rankdata
 
 
 def test_score_is_the_mean_of_both_ranks() -> None:
     # ranks by share 0, 1/3, 2/3, 1; by distance 2/3, 0, 1, 1/3
-    found = novelty(np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.2, 0.9, 0.1, 0.8]))
+    found = score_class_novelty(np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.2, 0.9, 0.1, 0.8]))
     np.testing.assert_allclose(found, [1 / 3, 1 / 6, 5 / 6, 2 / 3])
 
 
@@ -17,7 +17,7 @@ def test_equal_values_share_their_mean_rank(rng: np.random.Generator) -> None:
 
 
 def test_one_image_has_a_score() -> None:
-    assert novelty(np.array([0.5]), np.array([0.5])).tolist() == [0.0]
+    assert score_class_novelty(np.array([0.5]), np.array([0.5])).tolist() == [0.0]
 
 
 def test_a_later_image_is_new_if_other_later_ones_are_nearer() -> None:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from labelkit.algorithms.num_classes import (
     bounded_integer_search,
-    candidate_numbers,
-    choose_by_density,
+    candidate_class_counts,
+    choose_num_classes_by_density,
     estimate_num_classes,
 )
 from numpy.typing import NDArray
@@ -119,11 +119,11 @@ def test_bad_input_is_refused(changes: dict[str, Any], message: str, rng: np.ran
     [(2, 2, [2]), (2, 5, [2, 3, 4, 5]), (150, 250, list(range(150, 251))), (99, 100, [99, 100])],
 )
 def test_short_ranges_are_looked_at_wholly(low: int, high: int, expected: list[int]) -> None:
-    assert candidate_numbers(low, high) == expected
+    assert candidate_class_counts(low, high) == expected
 
 
 def test_numbers_above_a_hundred_come_in_steps_of_two_percent() -> None:
-    numbers = candidate_numbers(2, 1000)
+    numbers = candidate_class_counts(2, 1000)
     assert numbers[:99] == list(range(2, 101))
     assert numbers[99:102] == [102, 104, 106]
     assert numbers[-1] == 1000
@@ -132,13 +132,13 @@ def test_numbers_above_a_hundred_come_in_steps_of_two_percent() -> None:
 
 def test_no_range_is_refused() -> None:
     with pytest.raises(ValueError, match="low=5, high=4"):
-        candidate_numbers(5, 4)
+        candidate_class_counts(5, 4)
 
 
 def test_without_labels_dense_groups_are_counted(rng: np.random.Generator) -> None:
     rows = 5 * np.eye(6)[np.repeat(np.arange(6), 25)] + rng.normal(0, 0.2, (150, 6))
 
-    found = choose_by_density(rows, candidate_numbers(2, 50))
+    found = choose_num_classes_by_density(rows, candidate_class_counts(2, 50))
 
     assert found.best == 6
     assert found.low < 6 < found.high
@@ -146,4 +146,4 @@ def test_without_labels_dense_groups_are_counted(rng: np.random.Generator) -> No
 
 def test_a_number_needs_numbers_to_choose_from() -> None:
     with pytest.raises(ValueError, match="must not be empty"):
-        choose_by_density(np.eye(3), [])
+        choose_num_classes_by_density(np.eye(3), [])

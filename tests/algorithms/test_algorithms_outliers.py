@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from labelkit.algorithms.outliers import REASONS, measure_tones, outlier_scores, robust_z_scores
+from labelkit.algorithms.outliers import REASONS, measure_quality, outlier_scores, robust_z_scores
 from numpy.typing import NDArray
 
 USUAL = 40
@@ -30,7 +30,7 @@ def reasons(scores: NDArray[np.float64]) -> list[str]:
 
 
 def test_tones_of_halves_have_known_numbers() -> None:
-    brightness, contrast, sharpness = measure_tones(
+    brightness, contrast, sharpness = measure_quality(
         np.repeat(np.array([[10, 210]], np.uint8), [50, 50], axis=1).repeat(100, axis=0)
     )
     assert (brightness, contrast) == (110, 200)
@@ -40,7 +40,7 @@ def test_tones_of_halves_have_known_numbers() -> None:
 
 def test_rounding_alone_is_no_sharpness() -> None:
     bowl = np.round(np.add.outer(0.0031 * np.arange(200.0) ** 2, 0.0027 * np.arange(200.0) ** 2)).astype(np.uint8)
-    assert measure_tones(bowl)[2] < 0.01
+    assert measure_quality(bowl)[2] < 0.01
 
 
 def test_deviations_of_a_normal_sample_are_standard_ones() -> None:

@@ -10,8 +10,8 @@ from labelkit.algorithms.prototypes import (
     measure_spread,
     rms_cosine_bound,
     spread_prototypes,
-    uniformity,
-    uniformity_gradient,
+    uniformity_loss,
+    uniformity_loss_and_gradient,
 )
 from numpy.typing import NDArray
 
@@ -46,7 +46,7 @@ def test_up_to_d_plus_1_vectors_are_a_simplex(count: int, dim: int) -> None:
 
     assert rows.shape == (count, dim)
     np.testing.assert_allclose(off_diagonal(rows), -1 / (count - 1), atol=1e-6)
-    assert uniformity(rows) == pytest.approx(-4 * count / (count - 1), abs=1e-6)
+    assert uniformity_loss(rows) == pytest.approx(-4 * count / (count - 1), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_2d_vectors_are_opposite_pairs_of_orthogonal_axes(count: int, dim: int, 
 
     np.testing.assert_allclose(cosines[:count], -1, atol=1e-6)
     np.testing.assert_allclose(cosines[count:], 0, atol=1e-6)
-    assert uniformity(spread_prototypes(count, dim, generator())) == pytest.approx(loss, abs=1e-6)
+    assert uniformity_loss(spread_prototypes(count, dim, generator())) == pytest.approx(loss, abs=1e-6)
 
 
 @pytest.mark.parametrize(("count", "dim"), [(5, 3), (8, 5), (100, 84), (60, 32)])
@@ -101,7 +101,7 @@ def test_the_optimizer_alone_finds_the_best_sets_that_are_known(count: int, dim:
 def test_the_loss_alone_finds_what_minimizes_it() -> None:
     rows = spread_prototypes(10, 9, generator(), method="optimize", sharpest_t=None)
 
-    assert uniformity(rows) == pytest.approx(-4.444444, abs=1e-6)
+    assert uniformity_loss(rows) == pytest.approx(-4.444444, abs=1e-6)
 
 
 @pytest.mark.slow
@@ -156,22 +156,22 @@ def test_rows_have_length_1_and_the_same_seed_gives_the_same_ones() -> None:
 def test_the_loss_is_that_of_scalar_loops(t: float) -> None:
     rows = random_rows(9, 4)
 
-    assert uniformity(rows, t) == pytest.approx(loss_by_loops(rows, t), rel=1e-12)
+    assert uniformity_loss(rows, t) == pytest.approx(loss_by_loops(rows, t), rel=1e-12)
 
 
 def test_the_loss_and_its_gradient_are_those_of_the_worked_example() -> None:
-    loss, gradient = uniformity_gradient(THREE, 2.0)
+    loss, gradient = uniformity_loss_and_gradient(THREE, 2.0)
 
     assert loss == pytest.approx(-1.855112, abs=1e-6)
     np.testing.assert_allclose(gradient, [(0, 0.167438), (-2.141730, 0), (1.847334, 1.385500)], atol=1e-6)
     rows = np.asarray(THREE) - 0.1 * gradient
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    assert uniformity(rows) == pytest.approx(-2.927886, abs=1e-6)
+    assert uniformity_loss(rows) == pytest.approx(-2.927886, abs=1e-6)
 
 
 def test_the_gradient_is_that_of_finite_differences_along_the_sphere() -> None:
     rows, t, step = random_rows(7, 3), 3.0, 1e-6
-    _, gradient = uniformity_gradient(rows, t)
+    _, gradient = uniformity_loss_and_gradient(rows, t)
 
     directions = generator(1).standard_normal(rows.shape)
     directions -= rows * (directions * rows).sum(axis=1, keepdims=True)
@@ -185,7 +185,7 @@ def test_the_gradient_is_that_of_finite_differences_along_the_sphere() -> None:
 
 
 def test_loss_and_gradient_are_finite_where_plain_exponentials_are_all_zero() -> None:
-    loss, gradient = uniformity_gradient([(1.0, 0.0), (-1.0, 0.0)], 1e5)
+    loss, gradient = uniformity_loss_and_gradient([(1.0, 0.0), (-1.0, 0.0)], 1e5)
 
     assert loss == pytest.approx(-4e5)
     np.testing.assert_allclose(gradient, 0, atol=1e-6)
@@ -194,8 +194,8 @@ def test_loss_and_gradient_are_finite_where_plain_exponentials_are_all_zero() ->
 @pytest.mark.parametrize("chunk", [1, 3, 8])
 def test_pieces_of_any_size_give_the_same(chunk: int) -> None:
     rows = random_rows(8, 5)
-    loss, gradient = uniformity_gradient(rows)
-    pieces_loss, pieces_gradient = uniformity_gradient(rows, chunk=chunk)
+    loss, gradient = uniformity_loss_and_gradient(rows)
+    pieces_loss, pieces_gradient = uniformity_loss_and_gradient(rows, chunk=chunk)
 
     assert pieces_loss == pytest.approx(loss, abs=1e-12)
     np.testing.assert_allclose(pieces_gradient, gradient, atol=1e-12)

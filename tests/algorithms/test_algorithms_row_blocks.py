@@ -27,7 +27,7 @@ def stored(tmp_path: Path, rng: np.random.Generator) -> NDArray[np.float32]:
 def test_chosen_rows_are_scaled_and_moved(stored: NDArray[np.float32]) -> None:
     chosen = np.array([3, 7, 100, 149])
     offset = np.array([1, 2, 3, 4, 5], dtype=np.float32)
-    rows = StoredRows(stored, chosen, unit=True, in_blocks=True).minus(offset)
+    rows = StoredRows(stored, chosen, unit=True, in_blocks=True).centered_at(offset)
     expected = stored[chosen] / np.linalg.norm(stored[chosen], axis=1, keepdims=True) - offset
     np.testing.assert_allclose(rows.to_array(), expected, rtol=1e-6)
     np.testing.assert_array_equal(rows.subset(np.array([2, 0]))[:], rows.to_array()[[2, 0]])

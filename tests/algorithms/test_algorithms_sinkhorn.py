@@ -15,7 +15,7 @@ from labelkit.algorithms.sinkhorn import (
     Reduce,
     SinkhornResult,
     balanced_labels,
-    make_prior,
+    build_prior,
     solve_assignment,
 )
 from numpy.typing import NDArray
@@ -199,9 +199,9 @@ def test_gradients_take_over_where_steps_of_scaling_lead_slowly(monkeypatch: pyt
 
 
 def test_priors_can_be_named() -> None:
-    assert make_prior("uniform", 4).tolist() == [0.25] * 4
-    assert make_prior("zipf:1", 3).tolist() == pytest.approx([6 / 11, 3 / 11, 2 / 11])
-    assert make_prior([0.5, 0.5], 2).dtype == torch.float64
+    assert build_prior("uniform", 4).tolist() == [0.25] * 4
+    assert build_prior("zipf:1", 3).tolist() == pytest.approx([6 / 11, 3 / 11, 2 / 11])
+    assert build_prior([0.5, 0.5], 2).dtype == torch.float64
 
 
 def test_exact_balance_beats_every_other_balanced_assignment() -> None:

@@ -7,9 +7,9 @@ from labelkit.algorithms.unlabeled_classes import (
     NewClassShare,
     UnlabeledGroupEstimate,
     _weighed,
+    estimate_accuracy_by_num_groups,
     estimate_from_suggestions,
     estimate_new_share,
-    estimate_unlabeled_groups,
 )
 from numpy.typing import NDArray
 
@@ -31,7 +31,7 @@ def looked(labeled_classes: int, each: int, seed: int) -> UnlabeledGroupEstimate
     random, labels = np.random.default_rng(seed), np.full(len(truth), -1)
     for label in range(labeled_classes):
         labels[random.choice(np.flatnonzero(truth == label), each, replace=False)] = label
-    found = estimate_unlabeled_groups(rows, labels, [0, 1, 2, 3, 4, 6, 8], generator=random, min_size=2)
+    found = estimate_accuracy_by_num_groups(rows, labels, [0, 1, 2, 3, 4, 6, 8], generator=random, min_size=2)
     assert found is not None
     return found
 
@@ -163,7 +163,7 @@ def test_hidden_labels_weigh_as_their_class_is_large(monkeypatch: pytest.MonkeyP
     seen = []
     monkeypatch.setattr(unlabeled_classes, "_weighed", lambda *given: seen.append(given[4]))
 
-    estimate_unlabeled_groups(rows, labels, [0, 1], generator=random)
+    estimate_accuracy_by_num_groups(rows, labels, [0, 1], generator=random)
 
     assert seen[0] == pytest.approx([0.75 / 4] * 4 + [0.25 / 2] * 2)
 
@@ -173,7 +173,7 @@ def test_without_two_labels_of_a_class_nothing_is_said() -> None:
     labels = np.full(len(truth), -1)
     labels[::40] = truth[::40]
 
-    assert estimate_unlabeled_groups(rows, labels, [0, 1], generator=np.random.default_rng(0)) is None
+    assert estimate_accuracy_by_num_groups(rows, labels, [0, 1], generator=np.random.default_rng(0)) is None
 
 
 def test_labels_of_one_class_are_refused() -> None:
@@ -182,7 +182,7 @@ def test_labels_of_one_class_are_refused() -> None:
     labels[:3] = 0
 
     with pytest.raises(ValueError, match="two classes"):
-        estimate_unlabeled_groups(rows, labels, [0, 1], generator=np.random.default_rng(0))
+        estimate_accuracy_by_num_groups(rows, labels, [0, 1], generator=np.random.default_rng(0))
 
 
 def test_few_labels_of_suggested_photos_or_few_alone_tell_nothing() -> None:

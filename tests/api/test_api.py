@@ -11,12 +11,12 @@ from pathlib import Path
 import labelkit
 import numpy as np
 import pytest
-from labelkit.api import python_name
+from labelkit.api import to_python_name
 from labelkit.api.stub import STUB, render_stub
 from labelkit.cli.main import main
-from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.common.results import CommandResult
 from labelkit.commands.table import all_commands
-from labelkit.data.exit_with_parent import without_main_module
+from labelkit.data.exit_with_parent import hide_main_module
 from labelkit.errors import ConfigError, GateError
 from labelkit.progress import current_progress
 
@@ -33,13 +33,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def function_of(words: tuple[str, ...]) -> object:
     found: object = labelkit
     for word in words:
-        found = getattr(found, python_name(word))
+        found = getattr(found, to_python_name(word))
     return found
 
 
 def test_processes_do_not_run_the_script_again() -> None:
     main_module = sys.modules["__main__"]
-    with without_main_module():
+    with hide_main_module():
         assert not {"init_main_from_name", "init_main_from_path"} & set(get_preparation_data("worker"))
     assert sys.modules["__main__"] is main_module
 
@@ -72,7 +72,7 @@ def test_importing_labelkit_loads_nothing_else_and_a_function_neither_torch_nor_
 def test_every_command_is_a_function_with_its_options() -> None:
     for words, command in COMMANDS.items():
         function = function_of(words)
-        fields = command.config_class().model_fields
+        fields = command.load_config_class().model_fields
         parameters = inspect.signature(function).parameters  # type: ignore[arg-type]  # found by name
 
         assert set(parameters) == {*fields, "preset", "config"}, words
@@ -81,7 +81,7 @@ def test_every_command_is_a_function_with_its_options() -> None:
         }, words
         assert str(function.__doc__).startswith(command.text), words
     packages = {path.stem for path in Path(labelkit.__file__).parent.iterdir()}
-    assert packages & {python_name(words[0]) for words in COMMANDS} == set()  # which a function would hide
+    assert packages & {to_python_name(words[0]) for words in COMMANDS} == set()  # which a function would hide
 
 
 def test_the_stub_is_what_is_generated() -> None:
@@ -117,9 +117,9 @@ def test_a_preset_works_as_on_the_command_line(tmp_path: Path) -> None:
 def test_warnings_of_a_stage_reach_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     command = COMMANDS["status",]
 
-    def look(config: object) -> SimpleResult:
+    def look(config: object) -> CommandResult:
         current_progress().warning("half of it is gone")
-        return SimpleResult({})
+        return CommandResult({})
 
     records: list[logging.LogRecord] = []
 

@@ -3,7 +3,7 @@
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import main
-from labelkit.options.base import aliases
+from labelkit.options.base import list_aliases
 
 LINE = ["config", "cluster", "k-means", "--num-clusters", "3"]
 
@@ -11,7 +11,7 @@ LINE = ["config", "cluster", "k-means", "--num-clusters", "3"]
 def test_every_store_is_given_by_two_equal_options() -> None:
     fields = [config.model_fields["index"] for config in CONFIG_CLASSES if "index" in config.model_fields]
     assert len(fields) > 20
-    assert {aliases(field) for field in fields} == {("--store",)}
+    assert {list_aliases(field) for field in fields} == {("--store",)}
 
 
 def test_store_means_index_and_the_key_of_files_and_settings_stays_index(capsys: pytest.CaptureFixture[str]) -> None:

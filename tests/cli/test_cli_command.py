@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal, NoReturn
 import pytest
 import typer
 from labelkit.cli.command import build_typer_command
-from labelkit.cli.console import Output
+from labelkit.cli.console import OutputOptions
 from labelkit.cli.main import build_group, main, run_app
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.errors import (
     BusyError,
     ConfigError,
@@ -65,7 +65,7 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "sieve").mkdir(parents=True)
     (folder / "sieve" / "digits.yaml").write_text("# labelkit train sieve\nnum_clusters: 12\nlr: 0.5\n")
     (folder / "sieve" / "cub.yaml").write_text("# labelkit train sieve --dataset cub\nnum_clusters: 200\n")
-    monkeypatch.setattr("labelkit.options.presets.shipped_presets", lambda: folder)
+    monkeypatch.setattr("labelkit.options.presets.find_bundled_presets", lambda: folder)
     return folder
 
 
@@ -78,7 +78,7 @@ def seen() -> list[SieveConfig]:
 def run(presets: Path, seen: list[SieveConfig]) -> Run:
     """Run ``sieve ARGUMENTS`` (or ``config ARGUMENTS``) and return its exit code."""
 
-    def sieve(config: SieveConfig) -> SimpleResult:
+    def sieve(config: SieveConfig) -> CommandResult:
         """Sift the rows.
 
         Example: labelkit train sieve --index a.h5
@@ -86,21 +86,21 @@ def run(presets: Path, seen: list[SieveConfig]) -> Run:
         seen.append(config)
         current_progress().message("sifting")
         table = Table("Rows", ("kept",), ((3,),))
-        return SimpleResult({"kept": 3, "share": float("nan")}, (config.index,), (table,))
+        return CommandResult({"kept": 3, "share": float("nan")}, (config.index,), (table,))
 
     def start(*arguments: str) -> int:
         app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich")
         app.command("sieve")(stage_command(SieveConfig, sieve))
         app.command("config")(stage_command(SieveConfig, sieve))
-        return run_app(lambda: app, list(arguments), Output(shows_config=arguments[:1] == ("config",)))
+        return run_app(lambda: app, list(arguments), OutputOptions(shows_config=arguments[:1] == ("config",)))
 
     return start
 
 
-def stage_command(config_class: type[BaseConfig], stage: Callable[[Any], SimpleResult | None]) -> Any:
+def stage_command(config_class: type[BaseConfig], stage: Callable[[Any], CommandResult | None]) -> Any:
     command: Any = SimpleNamespace(
-        config_class=lambda: config_class,
-        run=lambda config: (stage(config) or SimpleResult({}), None),
+        load_config_class=lambda: config_class,
+        run=lambda config: (stage(config) or CommandResult({}), None),
         help=inspect.getdoc(stage) or "",
     )
     return build_typer_command(command)

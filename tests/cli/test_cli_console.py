@@ -7,22 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.cli.console import (
-    Output,
+    OutputOptions,
     current_output,
     dump_json,
-    escape_control,
+    escape_controls,
     format_cell,
     format_table,
     print_error,
     print_message,
     print_result,
-    use_output,
-    write,
+    use_output_options,
+    write_text,
 )
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.formatting import percent, percent_range
 
-RESULT = SimpleResult(
+RESULT = CommandResult(
     {"accuracy": 0.75, "old": float("nan"), "store": Path("a.h5")},
     (Path("a.h5"), Path("sheet.png")),
     (Table("Scores", ("group", "rows", "accuracy"), (("all", 1797, 0.75), ("old", 0, float("nan")))),),
@@ -37,7 +37,7 @@ def test_people_get_aligned_text_when_stdout_is_no_terminal(capsys: pytest.Captu
 
 
 def test_programs_get_one_strict_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    with use_output(Output(json=True)):
+    with use_output_options(OutputOptions(json=True)):
         print_result(RESULT)
     assert json.loads(capsys.readouterr().out) == {
         "accuracy": 0.75,
@@ -45,10 +45,10 @@ def test_programs_get_one_strict_json_object(capsys: pytest.CaptureFixture[str])
         "store": "a.h5",
         "made": ["a.h5", "sheet.png"],
     }
-    with use_output(Output(json=True)):
-        print_result(SimpleResult({"rows": 3}))
+    with use_output_options(OutputOptions(json=True)):
+        print_result(CommandResult({"rows": 3}))
     assert json.loads(capsys.readouterr().out) == {"rows": 3}
-    assert current_output() == Output()
+    assert current_output() == OutputOptions()
 
 
 def test_other_ranks_print_errors_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_percent_has_one_decimal_in_tables_and_sentences(share: float, text: str
 
 def test_a_name_cannot_drive_the_terminal() -> None:
     assert format_cell("a\x1b[2Jb\n\udce9") == r"a\x1b[2Jb\n\udce9"
-    assert escape_control("\x07\x9b") == r"\x07\x9b"
+    assert escape_controls("\x07\x9b") == r"\x07\x9b"
 
 
 def test_arrays_and_numpy_numbers_become_json() -> None:
@@ -103,5 +103,5 @@ def test_arrays_and_numpy_numbers_become_json() -> None:
 def test_any_text_can_be_written_in_any_encoding(encoding: str, text: str, content: bytes) -> None:
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, encoding=encoding)
-    write(text, stream)
+    write_text(text, stream)
     assert buffer.getvalue() == content

@@ -14,7 +14,7 @@ from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, build_app, main
 from labelkit.commands.table import all_commands
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import available_presets
+from labelkit.options.presets import list_presets
 from typer.main import get_command
 
 HEAVY = ("torch", "sklearn", "numpy", "scipy", "timm", "faiss", "h5py", "PIL", "accelerate", "matplotlib")
@@ -95,7 +95,7 @@ def test_every_command_stands_in_one_panel_of_help_and_every_exit_code_below(
 def test_a_row_of_the_table_has_the_words_of_its_config_and_a_stage() -> None:
     for words, command in all_commands().items():
         module, _, name = command.stage.partition(":")
-        assert command.config_class().command == words
+        assert command.load_config_class().command == words
         assert callable(getattr(import_module(module), name))
 
 
@@ -133,7 +133,7 @@ def test_the_installed_program_runs() -> None:
 def test_presets_are_listed_with_their_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "presets", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["presets"]
-    names = [name for config_class in CONFIG_CLASSES for name in available_presets(config_class)]
+    names = [name for config_class in CONFIG_CLASSES for name in list_presets(config_class)]
     assert [row["name"] for row in rows] == names
     assert all(row["command"].startswith("labelkit ") for row in rows)
 

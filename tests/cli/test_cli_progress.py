@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from labelkit.cli.console import Output
-from labelkit.cli.progress import LineProgress, WarningProgress, create_progress_display, format_duration
+from labelkit.cli.console import OutputOptions
+from labelkit.cli.progress import LineProgress, QuietProgress, create_progress_display, format_duration
 from labelkit.progress import Progress, current_progress, use_progress
 
 
@@ -73,7 +73,10 @@ def test_work_without_known_length_counts_up_and_short_work_is_not_mentioned(
 
 
 def test_messages_and_warnings_go_to_stderr_and_quiet_leaves_only_warnings(capsys: pytest.CaptureFixture[str]) -> None:
-    for progress, told in ((LineProgress(), "hello\nwarning: careful\n"), (WarningProgress(), "warning: careful\n")):
+    for progress, told in (
+        (LineProgress(), "hello\nwarning: careful\n"),
+        (QuietProgress(), "warning: careful\n"),
+    ):
         with progress.task("embed", total=1) as task:
             task.advance()
         progress.message("hello")
@@ -97,15 +100,15 @@ def test_on_a_terminal_one_line_changes_and_messages_stand_above_it(
 
 
 def test_the_kind_of_progress_follows_terminal_options_and_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(create_progress_display(Output()), LineProgress)
-    assert isinstance(create_progress_display(Output(quiet=True)), WarningProgress)
+    assert isinstance(create_progress_display(OutputOptions()), LineProgress)
+    assert isinstance(create_progress_display(OutputOptions(quiet=True)), QuietProgress)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert vars(create_progress_display(Output()))["redraws"]
+    assert vars(create_progress_display(OutputOptions()))["redraws"]
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(create_progress_display(Output()), LineProgress)
+    assert isinstance(create_progress_display(OutputOptions()), LineProgress)
     monkeypatch.setenv("RANK", "1")
-    assert type(create_progress_display(Output())) is Progress
+    assert type(create_progress_display(OutputOptions())) is Progress
 
 
 def test_who_listens_is_limited_to_the_with_block_and_library_users_hear_nothing(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from labelkit.cli.main import main
 from labelkit.methods.registry import METHODS
-from labelkit.options.base import is_allowed_in_presets, list_legacy_defaults, retired_options
+from labelkit.options.base import is_allowed_in_presets, list_legacy_defaults, list_retired_options
 from labelkit.training.checkpoint import load_checkpoint
 from safetensors.numpy import load_file
 from tests.running import Labelkit
@@ -82,4 +82,4 @@ def test_an_option_of_old_runs_is_still_there_or_says_what_it_became(method: str
 
     gone = {*OLD_OPTIONS["all"], *OLD_OPTIONS[method]} - config.model_fields.keys()
 
-    assert gone <= retired_options(config).keys()
+    assert gone <= list_retired_options(config).keys()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from labelkit.commands.cluster.options import SinkhornConfig
-from labelkit.commands.common.embeddings import fits_in_memory, load_within_memory_limit, max_block_bytes
+from labelkit.commands.common.embeddings import fits_in_memory, load_rows_within_memory_limit, max_block_bytes
 from tests.running import MakeStore
 
 
@@ -26,7 +26,7 @@ def test_half_is_for_rows_and_a_quarter_for_a_block() -> None:
 def test_rows_that_do_not_fit_are_read_in_blocks(make_store: MakeStore, size: str | None, in_blocks: bool) -> None:
     store = make_store([[3, 4], [0, 5], [5, 12], [8, 6], [6, 8], [1, 0]])
 
-    rows = load_within_memory_limit(bounded(size), store, np.arange(6), unit=True)
+    rows = load_rows_within_memory_limit(bounded(size), store, np.arange(6), normalize=True)
 
     assert rows.in_blocks == in_blocks
     np.testing.assert_allclose(np.linalg.norm(rows.to_array(), axis=1), 1, rtol=1e-6)

@@ -10,22 +10,22 @@ from labelkit.commands.common.outputs import OUTPUT_KINDS, check_outputs
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.commands.table import all_commands
 from labelkit.errors import LabelkitError
-from labelkit.options.base import BaseConfig, flag, read_field_extra
+from labelkit.options.base import BaseConfig, read_field_extra, to_flag
 from PIL import Image
 from tests.copies import copy_store
 
 COMMANDS = all_commands()
 OUTPUTS = {
-    f"{' '.join(words)} {flag(name)}": (command.config_class(), name)
+    f"{' '.join(words)} {to_flag(name)}": (command.load_config_class(), name)
     for words, command in COMMANDS.items()
-    for name, field in command.config_class().model_fields.items()
+    for name, field in command.load_config_class().model_fields.items()
     if read_field_extra(field, "makes") not in (None, "folder") and words[0] != "train"
 }
 
 
 def _options_with_paths() -> Iterator[tuple[str, str, object, object]]:
     for words, command in COMMANDS.items():
-        for name, field in command.config_class().model_fields.items():
+        for name, field in command.load_config_class().model_fields.items():
             if Path in (field.annotation, *get_args(field.annotation)):
                 yield " ".join(words), name, read_field_extra(field, "makes"), read_field_extra(field, "panel")
 

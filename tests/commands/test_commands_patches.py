@@ -38,7 +38,7 @@ def all_bytes(out: Path) -> list[bytes]:
 
 
 def all_patches(index: Path) -> np.ndarray:
-    blocks = open_patches(open_store(index)).blocks()
+    blocks = open_patches(open_store(index)).iterate_blocks()
     return np.concatenate([block.features for block in blocks]).astype(np.float32)
 
 
@@ -55,7 +55,7 @@ def test_stored_patches_are_the_networks_own_in_half_precision(dense: Path, phot
     assert patches.dtype == "float16"
     assert patches.layer == "backbone"
     for row in range(8):
-        image = patches.image(row)
+        image = patches.get_image(row)
         assert image.grid == (4, 4)
         assert image.region == (0, 0, 8, 8)
         np.testing.assert_allclose(image.features.reshape(4, 4, 48), maps[row], atol=2e-3)
@@ -82,9 +82,9 @@ def test_drawn_patches_are_some_of_all_and_the_same_each_time(
         options = ("--patches-per-image", 5, "--patch-dtype", "float32")
         assert labelkit("embed", "--dataset", photos, *NETWORK, "--dense", *options, "--out", out).code == 0
         patches = open_patches(open_store(out))
-        cells[len(cells)] = [patches.image(row).cells.tolist() for row in range(48)]
-        full = open_patches(open_store(dense)).image(7)
-        image = patches.image(7)
+        cells[len(cells)] = [patches.get_image(row).cells.tolist() for row in range(48)]
+        full = open_patches(open_store(dense)).get_image(7)
+        image = patches.get_image(7)
         numbers = image.cells[:, 0] * 4 + image.cells[:, 1]
         assert patches.dtype == "float32"
         np.testing.assert_allclose(image.features, full.features[numbers], atol=2e-3)

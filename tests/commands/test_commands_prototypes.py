@@ -11,7 +11,7 @@ from labelkit.algorithms.prototypes import measure_spread
 from labelkit.cli.main import main
 from labelkit.commands.prototypes.prototypes import make_prototypes
 from labelkit.errors import Damaged, OutputExistsError
-from labelkit.methods.prototypes.files import Prototypes, cache_path, load_or_compute_prototypes
+from labelkit.methods.prototypes.files import Prototypes, load_or_compute_prototypes, prototype_cache_path
 from labelkit.options.prototypes import PrototypesConfig
 from labelkit.store.array_files import read_prototypes, write_prototypes
 from tests.running import flip_bit
@@ -92,7 +92,7 @@ def test_what_was_optimized_is_read_from_the_cache_the_next_time(cache: Path) ->
     first, second = make(), make()
 
     assert (first.source, second.source) == ("optimized", "cache")
-    assert first.cached_in == second.cached_in == cache_path(first.recipe)
+    assert first.cached_in == second.cached_in == prototype_cache_path(first.recipe)
     assert [path.parent for path in cache.iterdir()] == [cache]
     np.testing.assert_array_equal(first.vectors, second.vectors)
     np.testing.assert_array_equal(make(use_cache=False).vectors, first.vectors)

@@ -113,13 +113,13 @@ def test_parts_say_the_same_in_processes_of_which_two_are_killed(
     labelkit: Labelkit, pair: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
     marks = [tmp_path / "first", tmp_path / "second"]
-    real = apply.apply
+    real = apply.map_parallel
     dying = (
         backwards
         if kind == "stand-in"
         else lambda call, *rest, **where: real(partial(die_twice, marks, call), *rest, **where)
     )
-    monkeypatch.setattr(apply, "apply", dying)
+    monkeypatch.setattr(apply, "map_parallel", dying)
     monkeypatch.setattr(grouping, "MAX_TOGETHER", 20)
     monkeypatch.setattr(apply, "_BLOCKS_PER_CALL", 1)
     monkeypatch.setattr(apply, "rows_per_block", lambda numbers: 7)
@@ -152,7 +152,7 @@ def test_a_command_that_was_stopped_continues(
                 raise DatasetError("the command", "was stopped", "Repeat it.")
             yield item, function.args[0](item)
 
-    monkeypatch.setattr(apply, "apply", stop_after_two)
+    monkeypatch.setattr(apply, "map_parallel", stop_after_two)
     monkeypatch.setattr(grouping, "MAX_TOGETHER", 20)
     monkeypatch.setattr(apply, "_BLOCKS_PER_CALL", 1)
     monkeypatch.setattr(apply, "rows_per_block", lambda numbers: 7)

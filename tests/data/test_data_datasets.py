@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data.datasets import ArraySource, ImageDataset
-from labelkit.data.folders import split_from_name
-from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.folders import infer_split
+from labelkit.data.named.benchmark_classes import read_benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetError
 from PIL import Image
@@ -84,7 +84,9 @@ def test_an_unknown_name_suggests_near_ones_and_paths() -> None:
 def test_registered_sets_describe_themselves() -> None:
     # FlipClass, Table 8 and specification 4.2
     labeled = {name: spec for name, spec in DATASETS.items() if spec.num_classes}
-    assert {name: (spec.num_classes, len(benchmark_classes(name).old_classes)) for name, spec in labeled.items()} == {
+    assert {
+        name: (spec.num_classes, len(read_benchmark_classes(name).old_classes)) for name, spec in labeled.items()
+    } == {
         "digits": (10, 5),
         "cifar10": (10, 5),
         "cifar100": (100, 80),
@@ -131,7 +133,7 @@ def test_split_folders_share_their_classes(tmp_path: Path) -> None:
         "test/emu/4.png": 2,
         "test/5.png": -1,
     }
-    assert [dataset.sample_ids[row] for row in dataset.in_split("val")] == ["valid/dog/3.png"]
+    assert [dataset.sample_ids[row] for row in dataset.rows_in_split("val")] == ["valid/dog/3.png"]
 
 
 def test_a_class_may_be_called_train_beside_other_classes_which_is_said(tmp_path: Path) -> None:
@@ -170,8 +172,8 @@ def test_folders_and_csv_know_the_same_words_for_splits(
 
     assert (folder.split_names, folder.class_names) == (names, ("cat", "dog"))
     assert listed.split_names == names
-    assert len(folder.in_split(second)) == 2  # asked for by its own word
-    assert len(listed.in_split(names[1])) == 1
+    assert len(folder.rows_in_split(second)) == 2  # asked for by its own word
+    assert len(listed.rows_in_split(names[1])) == 1
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_folders_and_csv_know_the_same_words_for_splits(
 def test_a_name_is_a_split_only_if_nothing_but_numbers_and_fillers_follow_the_word(
     name: str, split: str | None
 ) -> None:
-    assert split_from_name(name) == split
+    assert infer_split(name) == split
 
 
 def test_a_folder_of_unlabeled_images_beside_splits_is_a_split_without_classes(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_each_image_gets_its_own_values() -> None:
     assert first.flatten().tolist() == (asked * 10.0 + drawn[:, 0]).tolist()
     assert second.flatten().tolist() == (asked * 10.0 + drawn[:, 1]).tolist()
     assert geometry == ()
-    assert bank.unaugmented(asked).flatten().tolist() == [80.5, 10.5, 70.5, 10.5]
+    assert bank.get_unaugmented(asked).flatten().tolist() == [80.5, 10.5, 70.5, 10.5]
     with pytest.raises(ValueError, match="not in memory"):
         bank.gather(asked)
 

@@ -4,7 +4,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from labelkit.data.tables import class_name, read_label_csv
+from labelkit.data.tables import read_label_csv, to_class_name
 from labelkit.errors import DatasetError
 
 COCO = {
@@ -206,7 +206,7 @@ def test_a_wrong_path_of_a_table_is_named_with_what_to_pass(tmp_path: Path) -> N
 
 
 def test_class_names_do_not_differ_by_repeated_spaces() -> None:
-    assert class_name(" Pink  Lady ") == "Pink Lady"
+    assert to_class_name(" Pink  Lady ") == "Pink Lady"
 
 
 def test_columns_that_are_not_needed_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import BalancedSampler, Sampler, UniformSampler
-from labelkit.data.splits import ClassLabels, gcd_split
+from labelkit.data.splits import ClassLabels, make_gcd_split
 from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.recipes import test_view as plain_view
 from labelkit.data.views.spec import Normalize, ViewSpec
@@ -184,12 +184,12 @@ def test_a_resumed_epoch_continues_where_it_stopped() -> None:
 
 def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
     dataset = in_memory(64)
-    split = gcd_split(ClassLabels(dataset.labels, dataset.given, 4))
+    split = make_gcd_split(ClassLabels(dataset.labels, dataset.given, 4))
     random = np.random.default_rng(1).integers(0, 4, 64)
     bank = ImageBank(dataset)
 
     def batches(truth: Any) -> list[Batch]:
-        labels = split.training_labels(truth)
+        labels = split.to_training_labels(truth)
         return list(loader(bank, BalancedSampler(split.labeled, seed=0), labels=labels).epoch_batches(0))
 
     for a, b in zip(batches(dataset.labels), batches(np.where(split.labeled, dataset.labels, random)), strict=True):
@@ -275,14 +275,14 @@ def test_what_a_worker_cannot_send_is_an_error_and_not_waited_for(read: Callable
 def test_one_process_per_core_decodes_at_most_eight_and_none_for_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5), raising=False)
-    assert workers.count_workers(None, 500, 1, said.append) == 5
-    assert workers.count_workers(None, 499, 1, said.append) == 0
-    assert workers.count_workers(0, 10**6, 1, said.append) == 0
-    assert workers.count_workers(12, 10, 1, said.append) == 12
+    assert workers.get_num_workers(None, 500, 1, said.append) == 5
+    assert workers.get_num_workers(None, 499, 1, said.append) == 0
+    assert workers.get_num_workers(0, 10**6, 1, said.append) == 0
+    assert workers.get_num_workers(12, 10, 1, said.append) == 12
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
-    assert workers.count_workers(None, 500, 1, said.append) == 8
+    assert workers.get_num_workers(None, 500, 1, said.append) == 8
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
-    assert workers.count_workers(None, 500, 1, said.append) == 4
+    assert workers.get_num_workers(None, 500, 1, said.append) == 4
     assert said == []
 
 
@@ -295,9 +295,9 @@ def test_fewer_processes_decode_where_shared_memory_has_no_room_for_their_batche
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
     # six batches of 10 MiB fit: one is in use, and each process makes two ahead
-    assert workers.count_workers(None, 500, 10 << 20, said.append) == 2
+    assert workers.get_num_workers(None, 500, 10 << 20, said.append) == 2
     assert said == [f"using only 2 of 8 decoding processes: {tmp_path} is small (docker run --shm-size=8g)"]
-    assert workers.count_workers(None, 500, 100 << 20, said.append) == 0
+    assert workers.get_num_workers(None, 500, 100 << 20, said.append) == 0
 
 
 @pytest.mark.usefixtures("script")
@@ -401,7 +401,7 @@ def test_a_random_view_needs_a_seed_and_follows_it() -> None:
 def test_passes_share_what_reads_images_but_not_at_the_same_time(folder: Path) -> None:
     bank = ImageBank(load_dataset(str(folder), data_root=folder.parent))
     assert not bank.in_memory
-    assert bank.reader(0) is bank.reader(0)
+    assert bank.build_reader(0) is bank.build_reader(0)
 
     def loader() -> EvalLoader:
         return EvalLoader(bank, plain_view(32, "generic"), batch_size=4, normalize=PLAIN3)

@@ -5,8 +5,8 @@ import pytest
 from labelkit.data.samplers import (
     BalancedSampler,
     ClassBalancedSampler,
+    ImageStream,
     Sampler,
-    Stream,
     StreamSampler,
     UniformSampler,
 )
@@ -107,7 +107,10 @@ def test_other_labels_are_drawn_by_without_changing_the_length_of_an_epoch() -> 
 def streams(steps: int = 5, labeled: int = 3, phase: int = 0) -> StreamSampler:
     rows = np.arange(100)
     return StreamSampler(
-        [Stream("labeled", rows[:labeled], 4), Stream("unlabeled", rows[10:], 6)], steps=steps, seed=2, phase=phase
+        [ImageStream("labeled", rows[:labeled], 4), ImageStream("unlabeled", rows[10:], 6)],
+        steps=steps,
+        seed=2,
+        phase=phase,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.data.archives import expand_shards
+from labelkit.data.archives import find_archives
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError
 from labelkit.data.registry import load_dataset
@@ -57,7 +57,7 @@ def test_patterns_stand_for_files_as_in_a_shell(tmp_path: Path, pattern: str, na
     made = {*names, "a-1.tar", "b-1.tar", "other.txt"}
     for name in made:
         (tmp_path / name).touch()
-    assert [path.name for path in expand_shards(str(tmp_path / pattern))] == names
+    assert [path.name for path in find_archives(str(tmp_path / pattern))] == names
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 from labelkit.data.splits import (
     ClassLabels,
     LabelSplit,
+    compute_long_tail_counts,
     draw_holdout_rows,
-    few_labels_split,
-    gcd_split,
-    long_tail_counts,
-    long_tail_split,
+    make_dataset_label_split,
+    make_few_labels_split,
+    make_gcd_split,
+    make_long_tail_split,
     select_first_per_class,
-    use_dataset_labels,
 )
 from labelkit.errors import DatasetError
 
@@ -30,7 +30,7 @@ def test_digits_split_has_the_sizes_of_the_specification() -> None:
     from sklearn.datasets import load_digits
 
     labels = load_digits().target
-    split = gcd_split(ClassLabels(labels, all_given(labels), 10))
+    split = make_gcd_split(ClassLabels(labels, all_given(labels), 10))
     assert split.labeled.sum() == 450
     assert ((labels < 5) & ~split.labeled).sum() == 451
     assert (labels >= 5).sum() == 896
@@ -41,27 +41,27 @@ def test_labeled_images_are_those_that_the_released_code_draws() -> None:
     # choice without replacement takes the head of a permutation of the same generator.
     pool = [row for row, label in enumerate(labels) if label in (0, 1)]
     head = np.random.RandomState(0).permutation(len(pool))[: int(0.5 * len(pool))]
-    split = gcd_split(ClassLabels(labels, all_given(labels), 4), label_ratio=0.5, seed=0)
+    split = make_gcd_split(ClassLabels(labels, all_given(labels), 4), label_ratio=0.5, seed=0)
     assert np.flatnonzero(split.labeled).tolist() == sorted(pool[i] for i in head)
 
 
 def test_old_classes_come_first_in_the_order_given() -> None:
     labels = np.array([4, 2, 0, 1, 3])
-    split = gcd_split(ClassLabels(labels, all_given(labels), 5), old_classes=[4, 2], label_ratio=1.0)
+    split = make_gcd_split(ClassLabels(labels, all_given(labels), 5), old_classes=[4, 2], label_ratio=1.0)
     assert split.class_order == (4, 2, 0, 1, 3)
-    assert split.training_labels(labels).tolist() == [0, 1, -1, -1, -1]
+    assert split.to_training_labels(labels).tolist() == [0, 1, -1, -1, -1]
 
 
 def test_labels_that_are_not_given_are_never_drawn() -> None:
     labels = np.array([0, 0, 0, 0, 1])
     given = np.array([True, False, True, False, True])
-    split = gcd_split(ClassLabels(labels, given, 2), label_ratio=1.0)
+    split = make_gcd_split(ClassLabels(labels, given, 2), label_ratio=1.0)
     assert split.labeled.tolist() == [True, False, True, False, False]
 
 
 def test_an_old_class_without_labeled_image_is_reported() -> None:
     labels = np.array([0, 0, 0, 0, 2])
-    split = gcd_split(ClassLabels(labels, all_given(labels), 4), num_old_classes=2)
+    split = make_gcd_split(ClassLabels(labels, all_given(labels), 4), num_old_classes=2)
     # it has no image at all, which no other draw changes
     assert split.warnings == ("1 of 2 old classes have no labeled image: 1",)
 
@@ -70,7 +70,7 @@ def test_old_classes_that_the_draw_missed_are_all_named_with_what_may_help() -> 
     # one image each of six rare classes beside 60 of class 0: at most 6 of 66 labels can reach all, 3 cannot
     labels = np.array([0] * 60 + [1, 2, 3, 4, 5, 6])
     names = [f"c{i}" for i in range(8)]
-    split = gcd_split(ClassLabels(labels, all_given(labels), 8, names), num_old_classes=7, label_ratio=3 / 66)
+    split = make_gcd_split(ClassLabels(labels, all_given(labels), 8, names), num_old_classes=7, label_ratio=3 / 66)
     (warning,) = split.warnings
     missed = [f"'{names[i]}'" for i in range(7) if not split.labeled[labels == i].any()]
     assert len(missed) >= 4
@@ -80,7 +80,7 @@ def test_old_classes_that_the_draw_missed_are_all_named_with_what_may_help() -> 
 
 def test_many_classes_without_labeled_image_are_one_warning() -> None:
     names = [f"c{i}" for i in range(44)]
-    split = gcd_split(ClassLabels(np.array([0]), np.ones(1, dtype=bool), 44, names), label_ratio=1.0)
+    split = make_gcd_split(ClassLabels(np.array([0]), np.ones(1, dtype=bool), 44, names), label_ratio=1.0)
     (warning,) = split.warnings
     assert warning.startswith("21 of 22 old classes have no labeled image: 'c1', 'c2', ")
     assert warning.endswith("'c20' and 1 more")
@@ -106,15 +106,15 @@ def test_many_classes_without_labeled_image_are_one_warning() -> None:
 def test_splits_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:
     labels = np.array([0, 1, 2, 3])
     with pytest.raises(DatasetError, match=problem):
-        gcd_split(ClassLabels(labels, all_given(labels), 4), **options)
+        make_gcd_split(ClassLabels(labels, all_given(labels), 4), **options)
 
 
 def test_truth_of_unlabeled_images_changes_nothing_that_training_sees() -> None:
     labels = balanced(6, 20)
-    split = gcd_split(ClassLabels(labels, all_given(labels), 6))
+    split = make_gcd_split(ClassLabels(labels, all_given(labels), 6))
     changed = np.where(split.labeled, labels, np.random.default_rng(0).integers(0, 6, len(labels)))
-    assert np.array_equal(split.training_labels(labels), split.training_labels(changed))
-    assert (split.training_labels(labels)[~split.labeled] == -1).all()
+    assert np.array_equal(split.to_training_labels(labels), split.to_training_labels(changed))
+    assert (split.to_training_labels(labels)[~split.labeled] == -1).all()
 
 
 def test_json_has_the_names_of_the_labeled_images() -> None:
@@ -126,33 +126,33 @@ def test_json_has_the_names_of_the_labeled_images() -> None:
 
 def test_few_labels_are_equally_many_per_class() -> None:
     labels = balanced(5, 30)
-    split = few_labels_split(ClassLabels(labels, all_given(labels), 5), total=20, seed=1)
+    split = make_few_labels_split(ClassLabels(labels, all_given(labels), 5), total=20, seed=1)
     assert np.bincount(labels[split.labeled]).tolist() == [4] * 5
     assert split.new_classes == ()
-    other = few_labels_split(ClassLabels(labels, all_given(labels), 5), total=20, seed=2)
+    other = make_few_labels_split(ClassLabels(labels, all_given(labels), 5), total=20, seed=2)
     assert not np.array_equal(split.labeled, other.labeled)
 
 
 def test_a_total_of_few_labels_is_spread_over_the_classes() -> None:
     labels = balanced(3, 10)
-    split = few_labels_split(ClassLabels(labels, all_given(labels), 3), total=8)
+    split = make_few_labels_split(ClassLabels(labels, all_given(labels), 3), total=8)
     assert np.bincount(labels[split.labeled]).tolist() == [3, 3, 2]
 
 
 def test_more_labels_than_images_names_the_class() -> None:
     labels = np.array([0, 0, 0, 1])
     with pytest.raises(DatasetError, match="2 labeled images per class were requested, but class 1 has 1"):
-        few_labels_split(ClassLabels(labels, all_given(labels), 2), total=4)
+        make_few_labels_split(ClassLabels(labels, all_given(labels), 2), total=4)
     with pytest.raises(DatasetError, match="1 labels are too few for 2 classes"):
-        few_labels_split(ClassLabels(labels, all_given(labels), 2), total=1)
+        make_few_labels_split(ClassLabels(labels, all_given(labels), 2), total=1)
 
 
 def test_given_labels_are_used_as_they_are() -> None:
     labels = np.array([2, -1, 0, 2, 1])
     given = np.array([True, False, True, False, False])
-    split = use_dataset_labels(ClassLabels(labels, given, 3))
+    split = make_dataset_label_split(ClassLabels(labels, given, 3))
     assert (split.old_classes, split.new_classes) == ((0, 2), (1,))
-    assert split.training_labels(labels).tolist() == [1, -1, 0, -1, -1]
+    assert split.to_training_labels(labels).tolist() == [1, -1, 0, -1, -1]
 
 
 def test_the_first_rows_of_each_class_in_each_split_are_kept() -> None:
@@ -164,9 +164,9 @@ def test_the_first_rows_of_each_class_in_each_split_are_kept() -> None:
 
 def test_long_tailed_cifar_has_the_published_class_sizes() -> None:
     # Class sizes of CIFAR-10-LT with imbalance 100 in the literature.
-    assert long_tail_counts(5000, 10, 0.01).tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
-    assert long_tail_counts(500, 100, 0.01)[[0, -1]].tolist() == [500, 5]
-    assert long_tail_counts(7, 1, 0.5).tolist() == [7]
+    assert compute_long_tail_counts(5000, 10, 0.01).tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    assert compute_long_tail_counts(500, 100, 0.01)[[0, -1]].tolist() == [500, 5]
+    assert compute_long_tail_counts(7, 1, 0.5).tolist() == [7]
 
 
 def test_a_long_tail_starts_from_the_mean_class_size_with_its_fraction() -> None:
@@ -175,20 +175,20 @@ def test_a_long_tail_starts_from_the_mean_class_size_with_its_fraction() -> None
     labels = np.repeat(np.arange(10), sizes)
     expected = [min(int(7325.7 * 0.02 ** (i / 9)), sizes[i]) for i in range(10)]
     assert expected != [min(int(7325 * 0.02 ** (i / 9)), sizes[i]) for i in range(10)]
-    rows = long_tail_split(ClassLabels(labels, all_given(labels), 10), imbalance_factor=0.02)
+    rows = make_long_tail_split(ClassLabels(labels, all_given(labels), 10), imbalance_factor=0.02)
     assert np.bincount(labels[rows]).tolist() == expected
 
 
 def test_a_long_tail_that_would_leave_a_class_empty_is_refused() -> None:
     labels = np.array([0] * 10 + [1] * 2 + [2] * 10)
     with pytest.raises(DatasetError, match=r"class 1 would be left without images \(it has 2\)"):
-        long_tail_split(ClassLabels(labels, all_given(labels), 3), imbalance_factor=0.01)
+        make_long_tail_split(ClassLabels(labels, all_given(labels), 3), imbalance_factor=0.01)
 
 
 @pytest.mark.parametrize(("factor", "total"), [(0.005, 11203), (0.01, 12406), (0.02, 13996)])
 def test_long_tailed_cifar10_has_the_published_total(factor: float, total: int) -> None:
     labels = balanced(10, 5000)
-    rows = long_tail_split(ClassLabels(labels, all_given(labels), 10), imbalance_factor=factor)
+    rows = make_long_tail_split(ClassLabels(labels, all_given(labels), 10), imbalance_factor=factor)
     assert len(rows) == total
 
 

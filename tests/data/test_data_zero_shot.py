@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.named.benchmark_classes import read_benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import parse_holdout_classes
 from labelkit.errors import DatasetError
@@ -63,7 +63,7 @@ def test_online_products_are_listed_by_their_lists(tmp_path: Path) -> None:
     dataset = load_dataset("sop", data_root=tmp_path)
     assert dataset.split_names == ("train", "test")
     assert dataset.class_names == ("chair/1", "lamp/2", "sofa/3")
-    train, test = (set(dataset.labels[dataset.in_split(name)].tolist()) for name in ("train", "test"))
+    train, test = (set(dataset.labels[dataset.rows_in_split(name)].tolist()) for name in ("train", "test"))
     assert (train, test) == ({0, 1}, {2})
     assert dataset.sample_ids[0] == "chair_final/111_0.JPG"
     assert dataset.source.read(0).decode(3).shape == (10, 12, 3)
@@ -75,7 +75,7 @@ def test_in_shop_has_query_and_gallery_of_the_same_items(tmp_path: Path) -> None
     assert dataset.split_names == ("train", "query", "gallery")
     # items of training first, whatever their numbers
     assert dataset.class_names == ("id_00000002", "id_00000001")
-    query, gallery = (set(dataset.labels[dataset.in_split(name)].tolist()) for name in ("query", "gallery"))
+    query, gallery = (set(dataset.labels[dataset.rows_in_split(name)].tolist()) for name in ("query", "gallery"))
     assert query == gallery == {1}
     assert all(name.startswith("Img/img/WOMEN/") for name in dataset.sample_ids)
 
@@ -139,5 +139,5 @@ def test_both_have_published_counts() -> None:
         "query": 14_218,
         "gallery": 12_612,
     }
-    assert benchmark_classes("sop").old_classes == tuple(range(11_318))
-    assert np.array_equal(benchmark_classes("in_shop").new_classes, np.arange(3_997, 7_982))
+    assert read_benchmark_classes("sop").old_classes == tuple(range(11_318))
+    assert np.array_equal(read_benchmark_classes("in_shop").new_classes, np.arange(3_997, 7_982))

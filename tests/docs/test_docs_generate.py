@@ -15,7 +15,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.vit import SMALL_VITS
 from labelkit.options.base import command_line_name
-from labelkit.options.presets import available_presets
+from labelkit.options.presets import list_presets
 from labelkit.store import schema
 from mkdocs.exceptions import PluginError
 
@@ -67,7 +67,7 @@ def test_the_page_of_a_command_has_every_field_of_its_config(pages: dict[str, st
 def test_every_row_of_a_table_of_the_code_is_shown(pages: dict[str, str]) -> None:
     assert [name for name in METHODS if f"\n## {name}\n" not in pages["reference/methods.md"]] == []
     assert [name for name in DATASETS if f"\n## {name}\n" not in pages["reference/datasets.md"]] == []
-    presets = {f"`{name}`" for config in CONFIG_CLASSES for name in available_presets(config)}
+    presets = {f"`{name}`" for config in CONFIG_CLASSES for name in list_presets(config)}
     assert [name for name in presets if name not in pages["reference/presets.md"]] == []
     backbones = [f"`{name}`" for name in (*SMALL_VITS, *CONVNETS)]
     assert [name for name in backbones if name not in pages["reference/backbones.md"]] == []

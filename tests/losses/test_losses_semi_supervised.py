@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.data.batch import BlendingPlan, draw_blending_plan
-from labelkit.methods.few_labels.freematch import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
+from labelkit.methods.few_labels.freematch import AdaptiveThresholds, FairnessLoss, PseudoLabelLoss
 from labelkit.methods.few_labels.losses import MixMatchLoss, sharpen
 from labelkit.methods.few_labels.mixmatch import interleave
 from labelkit.training.method import TrainState
@@ -100,7 +100,7 @@ PROBABILITIES = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.1, 0.6, 0.3],
 
 
 def test_thresholds_follow_the_mean_confidence_and_the_mix_of_classes() -> None:
-    threshold = AdaptiveThreshold(3, decay=0.5)
+    threshold = AdaptiveThresholds(3, decay=0.5)
     threshold.update(PROBABILITIES, TrainState())
     confidence = 0.5 / 3 + 0.5 * (0.7 + 0.5 + 0.6 + 0.4) / 4
     shares = [0.5 / 3 + 0.5 * column / 4 for column in (1.7, 1.45, 0.85)]
@@ -113,7 +113,7 @@ def test_thresholds_follow_the_mean_confidence_and_the_mix_of_classes() -> None:
 
 
 def test_a_class_that_is_predicted_less_has_a_lower_threshold() -> None:
-    threshold = AdaptiveThreshold(2, decay=0.0)
+    threshold = AdaptiveThresholds(2, decay=0.0)
     threshold.update(torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.3, 0.7]]), TrainState())
     # confidence 0.775; shares 0.675 and 0.325
     assert threshold(torch.tensor([[0.7, 0.3], [0.3, 0.7], [0.65, 0.35], [0.35, 0.65]])).tolist() == [
@@ -122,17 +122,17 @@ def test_a_class_that_is_predicted_less_has_a_lower_threshold() -> None:
 
 
 def test_a_fixed_threshold_is_that_of_fixmatch() -> None:
-    threshold = AdaptiveThreshold(3, fixed=0.6)
+    threshold = AdaptiveThresholds(3, fixed=0.6)
     threshold.update(PROBABILITIES, TrainState())
     assert threshold(PROBABILITIES).tolist() == [True, False, True, False]
 
 
 def test_two_halves_with_exchanged_sums_equal_the_whole() -> None:
-    whole, half = AdaptiveThreshold(3, decay=0.9), AdaptiveThreshold(3, decay=0.9)
+    whole, half = AdaptiveThresholds(3, decay=0.9), AdaptiveThresholds(3, decay=0.9)
     whole.update(PROBABILITIES, TrainState())
     sums: list[torch.Tensor] = []
     told = TrainState(combine=lambda value, how: sums.append(value) or value)  # type: ignore[func-returns-value] # append gives None
-    AdaptiveThreshold(3).update(PROBABILITIES[2:], told)
+    AdaptiveThresholds(3).update(PROBABILITIES[2:], told)
     half.update(PROBABILITIES[:2], TrainState(combine=lambda value, how: value + sums[0]))
     for name, value in whole.named_buffers():
         torch.testing.assert_close(half.get_buffer(name), value)

@@ -13,12 +13,12 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.registry import load_dataset
-from labelkit.data.splits import ClassLabels, few_labels_split, gcd_split
+from labelkit.data.splits import ClassLabels, make_few_labels_split, make_gcd_split
 from labelkit.data.views.spec import Normalize
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.prototypes.options import SupervisedTrainConfig
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.options.training import RunConfig, StepRunConfig, StepTrainConfig
 from labelkit.training.devices import Runtime
 from labelkit.training.inputs import HeldOutImages, MonitorInputs
@@ -62,21 +62,21 @@ def digits() -> ImageDataset:
 @pytest.fixture(scope="session")
 def prepared(digits: ImageDataset) -> PreparedData:
     """Return 64 digits, half of those of 0 to 4 labeled."""
-    split = gcd_split(
+    split = make_gcd_split(
         ClassLabels(digits.labels, digits.given, 10),
         old_classes=tuple(range(5)),
         num_old_classes=None,
         label_ratio=0.5,
         seed=0,
     )
-    return PreparedData(digits, split, split.training_labels(digits.labels))
+    return PreparedData(digits, split, split.to_training_labels(digits.labels))
 
 
 @pytest.fixture(scope="session")
 def few(digits: ImageDataset) -> PreparedData:
     """Return the same digits, two of each labeled."""
-    split = few_labels_split(ClassLabels(digits.labels, digits.given, 10), total=20)
-    return PreparedData(digits, split, split.training_labels(digits.labels))
+    split = make_few_labels_split(ClassLabels(digits.labels, digits.given, 10), total=20)
+    return PreparedData(digits, split, split.to_training_labels(digits.labels))
 
 
 @pytest.fixture(scope="session")
@@ -138,8 +138,8 @@ def make(
         elif counts_steps:
             epochs = int(overrides.pop("epochs"))
             overrides |= {"steps": 4 * epochs, "eval_every_steps": 4, "lr_warmup_steps": 0, "lr": 0.002}
-        config = resolve(spec.config, preset="digits", overrides=overrides).config
-        method = spec.load()(config, data.info(0))
+        config = resolve_config(spec.config, preset="digits", overrides=overrides).config
+        method = spec.load()(config, data.build_data_info(0))
         run = RunDir(path) if path is not None else None
         if run is not None:
             run.open(resume=resume, overwrite=False)

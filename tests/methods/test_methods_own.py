@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from labelkit.errors import ConfigError, OutputExistsError, StoreError
-from labelkit.methods.own import import_own_methods
+from labelkit.methods.own import import_user_methods
 from labelkit.methods.registry import METHODS, compute_method_digest
 from labelkit.methods.spec import MethodSpec
-from labelkit.options.presets import available_presets
+from labelkit.options.presets import list_presets
 from labelkit.pipelines import own_code
 from labelkit.pipelines.reproduce import running
 from tests.short_runs import short_run
@@ -129,9 +129,9 @@ def test_a_module_that_no_step_calls_is_named(tmp_path: Path) -> None:
 
 
 def test_it_has_the_presets_of_the_method_that_it_extends() -> None:
-    found, sources = import_own_methods(str(EXAMPLE), METHODS)
+    found, sources = import_user_methods(str(EXAMPLE), METHODS)
 
-    assert available_presets(found["smooth"].config) == available_presets(METHODS["softmax"].config)
+    assert list_presets(found["smooth"].config) == list_presets(METHODS["softmax"].config)
     assert (sources["smooth"].name, sources["smooth"].path) == ("own_method.py", EXAMPLE)
     assert compute_method_digest("softmax") is None
 
@@ -149,7 +149,7 @@ def test_files_and_modules_are_separated_as_in_path(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     named = [str(tmp_path / "a" / "one.py"), str(tmp_path / "one.py"), "own_two", "", "own_two"]
 
-    found, sources = import_own_methods(os.pathsep.join(named), METHODS)
+    found, sources = import_user_methods(os.pathsep.join(named), METHODS)
 
     assert list(found) == ["one", "other-one", "two"]
     assert found["two"].config.command == ("train", "two")
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, 
         path.write_text(text)
 
     with pytest.raises(ConfigError, match=r"LABELKIT_METHODS: .*mine\.py: ") as raised:
-        import_own_methods(str(path), METHODS)
+        import_user_methods(str(path), METHODS)
 
     assert told in str(raised.value)
 

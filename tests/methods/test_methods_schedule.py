@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.methods.few_labels.recipe import learning_rate, teacher_decay
+from labelkit.methods.few_labels.recipe import lr_and_beta_schedules, teacher_decay_schedule
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.training.method import TrainState
 from tests.tiers import quick_every
 
 
 def test_mean_teacher_ramps_up_and_down() -> None:
-    config = resolve(METHODS["mean-teacher"].config, preset="cifar10").config
-    rate, moments = learning_rate(config, config.steps, config.lr)
-    decay = teacher_decay(config, config.steps)
+    config = resolve_config(METHODS["mean-teacher"].config, preset="cifar10").config
+    rate, moments = lr_and_beta_schedules(config, config.steps, config.lr)
+    decay = teacher_decay_schedule(config, config.steps)
     # ramps of 40,005 of 150,000 steps and of the last 25,005; the average is one of all steps at first
     expected = [
         (0, math.exp(-5), 0.5, 0.9),
@@ -79,7 +79,7 @@ def test_the_temperature_of_the_teacher_warms_up(make: Callable[..., Any], name:
 @pytest.mark.parametrize("name", quick_every(2, ["mean-teacher", "mixmatch", "freematch", "supervised"]))
 def test_averages_move_by_their_decay(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     # so short a run would have no average
-    monkeypatch.setattr("labelkit.methods.few_labels.recipe.compute_max_decay", lambda steps, largest: largest)
+    monkeypatch.setattr("labelkit.methods.few_labels.recipe.max_ema_decay", lambda steps, largest: largest)
     setup = make(name)
     used: list[float] = []
     update = setup.method.chain.update

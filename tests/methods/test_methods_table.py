@@ -18,7 +18,7 @@ import torch
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.batch import DataInfo
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import available_presets
+from labelkit.options.presets import list_presets
 from labelkit.options.training import StepTrainConfig
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.method import Method
@@ -94,7 +94,7 @@ def test_a_method_runs_under_its_own_name_with_its_own_config() -> None:
 
 
 def test_every_method_has_a_preset_for_digits() -> None:
-    assert [name for name, spec in METHODS.items() if "digits" not in available_presets(spec.config)] == []
+    assert [name for name, spec in METHODS.items() if "digits" not in list_presets(spec.config)] == []
 
 
 @cache
@@ -211,7 +211,7 @@ def test_the_truth_of_unlabeled_images_changes_no_bit_of_training(
 
 
 def test_a_method_is_told_nothing_about_unlabeled_images(prepared: PreparedData) -> None:
-    info = prepared.info(0)
+    info = prepared.build_data_info(0)
     hidden = prepared.labels < 0
     assert (info.labels[hidden] == -1).all()
     assert set(DataInfo.__dataclass_fields__) == {

@@ -48,7 +48,7 @@ def test_every_method_has_a_fixed_order_of_additions(method: str) -> None:
 PROBE = """
 import numpy as np
 import torch
-from labelkit.data.batch import move_to_device
+from labelkit.data.batch import move_arrays_to_device
 from tests.pretend_gpu import GPU, LEDGER, PretendGpu
 
 def count(work):
@@ -79,7 +79,7 @@ arrays = [np.arange(5, dtype=np.int64), np.zeros((0, 2), np.float32), np.array([
 LEDGER.begin()
 before = LEDGER.copies
 with PretendGpu():
-    sent = move_to_device(arrays, GPU)
+    sent = move_arrays_to_device(arrays, GPU)
     assert LEDGER.copies - before == 1  # they travel together
     assert LEDGER.running == []
     for there, here in zip(sent, arrays, strict=True):

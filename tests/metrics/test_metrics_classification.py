@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from labelkit.data.splits import long_tail_counts
+from labelkit.data.splits import compute_long_tail_counts
 from labelkit.metrics.classification import (
     eleven_point_average_precision,
     proportion_interval,
@@ -56,11 +56,11 @@ def sizes(groups: dict[str, np.ndarray]) -> dict[str, int]:
 
 
 def test_long_tailed_cifar_is_cut_as_published() -> None:
-    ten = shot_groups(long_tail_counts(5000, 10, 0.01))
+    ten = shot_groups(compute_long_tail_counts(5000, 10, 0.01))
     assert {name: classes.tolist() for name, classes in ten.items()} == {
         "many": [0, 1, 2], "medium": [3, 4, 5, 6], "few": [7, 8, 9]
     }  # fmt: skip
-    assert sizes(shot_groups(long_tail_counts(500, 100, 0.01))) == {"many": 36, "medium": 35, "few": 29}
+    assert sizes(shot_groups(compute_long_tail_counts(500, 100, 0.01))) == {"many": 36, "medium": 35, "few": 29}
 
 
 def test_other_sets_are_cut_at_a_hundred_and_twenty_images() -> None:

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
-from labelkit.metrics.clustering import (
-    cluster_accuracy,
-    majority_accuracy,
-    score_other_protocols,
-)
+from labelkit.metrics.clustering import cluster_accuracy, majority_accuracy, score_other_protocols
 from sklearn.datasets import load_digits
 
 LABELS = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]

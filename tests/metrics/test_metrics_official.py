@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.feature_probes import knn_votes
+from labelkit.algorithms.feature_probes import knn_probabilities
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.metrics.clustering import cluster_accuracy
 from labelkit.metrics.retrieval import score_retrieval
@@ -72,7 +72,7 @@ def test_a_gallery_of_its_own_scores_as_in_pytorch_metric_learning(random: np.ra
 def test_weighted_votes_of_neighbors_are_those_of_scikit_learn(random: np.random.Generator) -> None:
     rows, labels = class_rows(random, 200, 5)
     labels %= 5
-    votes = knn_votes(rows[150:], rows[:150], labels[:150], num_classes=5, k=20, temperature=0.07)
+    votes = knn_probabilities(rows[150:], rows[:150], labels[:150], num_classes=5, k=20, temperature=0.07)
     voters = KNeighborsClassifier(20, weights=lambda far: np.exp((1 - far) / 0.07), metric="cosine", algorithm="brute")
     expected = voters.fit(rows[:150], labels[:150]).predict_proba(rows[150:])
     np.testing.assert_allclose(votes, expected, atol=1e-4)

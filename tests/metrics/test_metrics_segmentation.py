@@ -2,12 +2,7 @@
 
 import numpy as np
 import pytest
-from labelkit.metrics.segmentation import (
-    SegmentationCounts,
-    boundary_accuracy,
-    iou_matrix,
-    region_similarity,
-)
+from labelkit.metrics.segmentation import SegmentationCounts, boundary_accuracy, iou_matrix, region_similarity
 
 
 def square(top: int, left: int, side: int, size: int = 20) -> np.ndarray:

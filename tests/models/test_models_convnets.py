@@ -7,7 +7,7 @@ import torch
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.backbones.resnet import cifar_resnet
-from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.batch_norm import use_batch_statistics
 from labelkit.models.headed import MultiHeadNetwork, rotate_images
 from torch import nn
 
@@ -128,7 +128,7 @@ def test_batch_statistics_normalize_by_the_batch_and_change_nothing() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).eval()
     rows = torch.randn(7, 3) * 5 + 2
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    with batch_statistics(net):
+    with use_batch_statistics(net):
         inside = net(rows)
     plain = net[0](rows)
     expected = (plain - plain.mean(0)) / (plain.var(0, unbiased=False) + 1e-5).sqrt()

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from labelkit.errors import ConfigError
-from labelkit.models.backbones.vit import class_token_block, pools_class_token
+from labelkit.models.backbones.vit import last_class_token, pools_class_token
 from labelkit.models.frozen_part import FrozenPart, find_frozen_part
-from labelkit.models.paired_attention import KeyUpdate, UnsupportedBackboneError, freeze_backbone, paired_forward
+from labelkit.models.paired_attention import KeyUpdateParams, UnsupportedBackboneError, freeze_backbone, paired_forward
 from tests.models import tiny_vits
 from tests.models.tiny_vits import VARIANTS
 from tests.tiers import quick_every
@@ -36,7 +36,7 @@ def test_kept_views_give_features_and_gradients_of_images(grad_from: int, moved:
     vit = tiny_vit()
     freeze_backbone(vit, grad_from)
     weak, strong = images()
-    update = KeyUpdate(gamma_update=0.7, space=space)
+    update = KeyUpdateParams(gamma_update=0.7, space=space)
     options: dict[str, Any] = {"update": update, "align_blocks": moved, "grad_from_block": grad_from}
     vit.train()
     seen: dict[int, dict[str, Tensor]] = {}
@@ -45,7 +45,7 @@ def test_kept_views_give_features_and_gradients_of_images(grad_from: int, moved:
     part = find_frozen_part(vit, grad_from, moved)
     kept = [part.compute_cached(vit, view, number) for number, view in enumerate((weak, strong))]
     logged: dict[int, dict[str, Tensor]] = {}
-    found = paired_forward(vit, kept[0], kept[1], kept=part, record=logged, **options)
+    found = paired_forward(vit, kept[0], kept[1], frozen_part=part, record=logged, **options)
 
     assert torch.allclose(found, expected, atol=2e-5)
     for one, other in zip(gradients(vit, found), gradients(vit, expected), strict=True):
@@ -61,8 +61,10 @@ def test_an_update_changes_what_the_teacher_gives() -> None:
     part = find_frozen_part(vit, 3, (1,))
     weak, strong = (part.compute_cached(vit, view, number) for number, view in enumerate(images()))
     vit.train()
-    still = paired_forward(vit, weak, strong, kept=part, grad_from_block=3)
-    moved = paired_forward(vit, weak, strong, kept=part, grad_from_block=3, update=KeyUpdate(), align_blocks=(1,))
+    still = paired_forward(vit, weak, strong, frozen_part=part, grad_from_block=3)
+    moved = paired_forward(
+        vit, weak, strong, frozen_part=part, grad_from_block=3, update=KeyUpdateParams(), align_blocks=(1,)
+    )
     assert not torch.allclose(still[:5], moved[:5], atol=1e-3)
     assert torch.allclose(still[5:], moved[5:], atol=1e-5)
 
@@ -74,7 +76,7 @@ def test_the_class_token_alone_leaves_the_last_block_as_with_all_others(variant:
         assert variant == "average_pooling"
         return
     tokens = torch.randn(3, 5, 24, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(class_token_block(vit, tokens), vit.blocks[-1](tokens)[:, :1], atol=1e-5)
+    assert torch.allclose(last_class_token(vit, tokens), vit.blocks[-1](tokens)[:, :1], atol=1e-5)
 
 
 def test_what_is_not_frozen_or_changes_from_pass_to_pass_is_refused() -> None:

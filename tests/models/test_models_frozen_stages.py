@@ -6,7 +6,7 @@ import pytest
 import torch
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import build_backbone
-from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.batch_norm import use_batch_statistics
 from labelkit.models.frozen_part import stage_names
 from torch import Tensor
 
@@ -60,7 +60,7 @@ def test_frozen_stages_keep_weights_and_statistics_in_training() -> None:
     backbone = build("resnet18", 64, 2)
     before = {name: value.clone() for name, value in backbone.net.state_dict().items()}
     backbone.train()
-    with batch_statistics(backbone):
+    with use_batch_statistics(backbone):
         backbone(images(64) + 5)
     backbone(images(64) + 5).sum().backward()
     for name, parameter in backbone.net.named_parameters():
@@ -88,7 +88,7 @@ def test_networks_that_cannot_be_cut_there_are_refused(name: str, count: int, pr
 def test_frozen_normalization_keeps_its_statistics_where_others_take_those_of_the_batch() -> None:
     backbone = build("resnet18", 64, 2).eval()
     expected = backbone.frozen.compute_cached(backbone.net, images(64) + 5, None)
-    with batch_statistics(backbone):
+    with use_batch_statistics(backbone):
         assert torch.equal(backbone.frozen.compute_cached(backbone.net, images(64) + 5, None), expected)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from labelkit.models import batch_norm
 from labelkit.models.batch_norm import SharedBatchNorm2d, share_statistics
-from labelkit.models.ema import EMATeacher, StudentChain
+from labelkit.models.ema import EMAChain, EMATeacher
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.seeding import seeded_init
 from torch import nn
@@ -93,11 +93,11 @@ class Number(nn.Module):
 
 
 def chained(teacher_decays: list[float], master_decay: float, values: list[float]) -> tuple[list[float], list[float]]:
-    chain = StudentChain(Number(0.0), with_master=True)
+    chain = EMAChain(Number(0.0), with_master=True)
     chain.create_master_network()
     teacher, master = [], []
     for decay, value in zip(teacher_decays, values, strict=True):
-        chain.update(Number(value), decay, master_decay, teacher_runs=True, master_runs=True)
+        chain.update(Number(value), decay, master_decay, teacher_in_training=True, master_in_training=True)
         teacher.append(chain.teacher.value.item())
         master.append(chain.master.value.item())
     return teacher, master
@@ -117,20 +117,20 @@ def test_a_master_follows_a_teacher_that_follows_a_student() -> None:
 def test_a_teacher_that_runs_keeps_its_statistics_and_any_other_takes_the_students(
     runs: bool, statistic: float
 ) -> None:
-    chain = StudentChain(Number(1.0), with_master=False)
-    chain.update(Number(5.0), 0.5, teacher_runs=runs)
+    chain = EMAChain(Number(1.0), with_master=False)
+    chain.update(Number(5.0), 0.5, teacher_in_training=runs)
     assert chain.teacher.value.item() == 3.0
     assert chain.teacher.statistic.item() == statistic
     assert chain.teacher.counter.item() == 5
 
 
 def test_a_master_is_formed_from_the_teacher_and_survives_a_checkpoint() -> None:
-    chain = StudentChain(Number(1.0), with_master=True)
+    chain = EMAChain(Number(1.0), with_master=True)
     assert chain.master is None
-    chain.update(Number(3.0), 0.5, 0.9, teacher_runs=True)
+    chain.update(Number(3.0), 0.5, 0.9, teacher_in_training=True)
     chain.create_master_network()
     assert chain.master.value.item() == chain.teacher.value.item() == 2.0
-    restored = StudentChain(Number(0.0), with_master=True)
+    restored = EMAChain(Number(0.0), with_master=True)
     restored.load_state_dict(chain.state_dict())
     assert restored.master is not None
 

@@ -8,7 +8,7 @@ from labelkit.algorithms.attention import alignment_energy, attention_update, pr
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.paired_attention import (
-    KeyUpdate,
+    KeyUpdateParams,
     UnsupportedBackboneError,
     default_align_blocks,
     freeze_backbone,
@@ -44,12 +44,12 @@ def assert_same(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> No
 def test_zero_step_equals_timms_forward_for_every_kind_of_vit(variant: str) -> None:
     vit, (weak, strong) = tiny_vit(**MORE_VARIANTS[variant]), views()
 
-    features = paired_forward(vit, weak, strong, update=KeyUpdate(gamma_update=0.0), align_blocks=ALL_BLOCKS)
+    features = paired_forward(vit, weak, strong, update=KeyUpdateParams(gamma_update=0.0), align_blocks=ALL_BLOCKS)
 
     expected = plain_forward(vit, weak, strong)
     assert_same(features, expected)
     # another step changes the teacher, and leaves the student
-    features = paired_forward(vit, weak, strong, update=KeyUpdate(gamma_update=0.5), align_blocks=ALL_BLOCKS)
+    features = paired_forward(vit, weak, strong, update=KeyUpdateParams(gamma_update=0.5), align_blocks=ALL_BLOCKS)
     assert_same(features[4:], expected[4:])
     assert (features[:4] - expected[:4]).abs().amax(dim=1).min() > 1e-3
 
@@ -57,7 +57,7 @@ def test_zero_step_equals_timms_forward_for_every_kind_of_vit(variant: str) -> N
 def test_teacher_attends_to_the_updated_keys() -> None:
     vit, (weak, strong) = tiny_vit(), views()
     block = vit.blocks[0]
-    update = KeyUpdate(alpha=0.1, beta=0.7, gamma_update=0.4, gamma_reg=0.2)
+    update = KeyUpdateParams(alpha=0.1, beta=0.7, gamma_update=0.4, gamma_reg=0.2)
     tokens = vit.norm_pre(vit._pos_embed(vit.patch_embed(torch.cat([weak, strong]))))
     normed = block.norm1(tokens)
     q, k, v = (part.reshape(8, 5, 3, 8).transpose(1, 2) for part in block.attn.qkv(normed).split(24, dim=-1))
@@ -78,7 +78,7 @@ def test_frozen_prefix_without_gradients_changes_neither_outputs_nor_gradients(a
         vit = tiny_vit()
         names = freeze_backbone(vit, 2)
         features = paired_forward(
-            vit, weak, strong, update=KeyUpdate(), align_blocks=align,
+            vit, weak, strong, update=KeyUpdateParams(), align_blocks=align,
             grad_from_block=grad_from_block, train_stem=train_stem,
         )  # fmt: skip
         features.pow(3).sum().backward()
@@ -91,7 +91,7 @@ def test_frozen_prefix_without_gradients_changes_neither_outputs_nor_gradients(a
 def test_stopped_increment_gives_the_student_no_gradient_from_the_teacher() -> None:
     weak, strong = views()
     vit, student_view = tiny_vit(), strong.clone().requires_grad_()
-    update = KeyUpdate(gamma_update=0.5)
+    update = KeyUpdateParams(gamma_update=0.5)
     features = paired_forward(vit, weak, student_view, update=update, align_blocks=ALL_BLOCKS, train_stem=True)
     features[:4].pow(3).sum().backward()
 
@@ -119,7 +119,7 @@ def test_autocast_stays_finite_with_keys_beyond_half_range() -> None:
             block.attn.qkv.weight.mul_(20)
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        features = paired_forward(vit, weak, strong, update=KeyUpdate(), align_blocks=ALL_BLOCKS)
+        features = paired_forward(vit, weak, strong, update=KeyUpdateParams(), align_blocks=ALL_BLOCKS)
 
     assert torch.isfinite(features).all()
 
@@ -132,7 +132,7 @@ def test_record_holds_the_energies_of_the_aligned_block() -> None:
     before, queries = k[:4], q[4:]
     after = attention_update(before, queries, alpha=0.2, beta=8**-0.5, gamma_update=0.3, gamma_reg=0.0)
 
-    update = KeyUpdate(alpha=0.2, beta=8**-0.5, gamma_update=0.3, gamma_reg=0.0)
+    update = KeyUpdateParams(alpha=0.2, beta=8**-0.5, gamma_update=0.3, gamma_reg=0.0)
     paired_forward(vit, weak, strong, update=update, align_blocks=[0], record=record)
 
     values = record[0]
@@ -161,7 +161,7 @@ def test_other_kinds_of_attention_are_refused_by_name() -> None:
         (nn.Linear(1, 1), "Linear"),
     ):
         with pytest.raises(UnsupportedBackboneError, match=found) as caught:
-            paired_forward(vit, weak, strong, update=KeyUpdate(), align_blocks=[1])
+            paired_forward(vit, weak, strong, update=KeyUpdateParams(), align_blocks=[1])
         assert isinstance(caught.value, ConfigError)
 
 

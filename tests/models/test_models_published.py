@@ -12,7 +12,7 @@ from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.weights import published
 from labelkit.models.weights.published import (
     PACKAGES,
-    embedding_size,
+    embedding_image_size,
     find_best_available_backbone,
     find_recorded_weights,
 )
@@ -101,5 +101,5 @@ def test_every_candidate_is_a_network_with_published_weights() -> None:
 
 
 def test_dinov2_is_embedded_at_224_pixels_and_others_at_their_own() -> None:
-    assert embedding_size("vit_small_patch14_reg4_dinov2.lvd142m") == 224
-    assert embedding_size("vit_small_patch16_224.dino") is None
+    assert embedding_image_size("vit_small_patch14_reg4_dinov2.lvd142m") == 224
+    assert embedding_image_size("vit_small_patch16_224.dino") is None

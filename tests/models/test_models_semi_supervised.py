@@ -4,7 +4,7 @@ import pytest
 import torch
 from labelkit.models.backbones.convnets import WideBlock, wide_resnet
 from labelkit.models.backbones.registry import Backbone, build_backbone
-from labelkit.models.backbones.resnet import ShakeShake, shake, shake_resnet26
+from labelkit.models.backbones.resnet import ShakeShake, shake_resnet26, shake_shake
 from labelkit.models.backbones.staged_network import StagedNetwork
 from labelkit.models.heads import LinearHeads
 from tests.tiers import quick_every
@@ -58,14 +58,14 @@ def test_networks_with_their_heads_have_the_published_number_of_parameters(
     [("wrn28_2", 32, (64, 16, 16)), ("convnet13", 32, (256, 8, 8)), ("wrn10_1", 16, (16, 8, 8))],
 )
 def test_the_cut_lies_before_the_last_stage(name: str, side: int, shape: tuple[int, int, int]) -> None:
-    assert staged(build_backbone(name, seed=0)).pre(torch.zeros(1, 3, side, side)).shape[1:] == shape
+    assert staged(build_backbone(name, seed=0)).run_early_stages(torch.zeros(1, 3, side, side)).shape[1:] == shape
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_two_parts_in_a_row_are_the_network(name: str) -> None:
     backbone = build_backbone(name, seed=0).eval()
     net, images = staged(backbone), torch.randn(2, 3, 16, 16)
-    assert torch.equal(net.post(net.pre(images)), backbone(images))
+    assert torch.equal(net.run_last_stage(net.run_early_stages(images)), backbone(images))
 
 
 def test_only_the_first_group_feeds_its_shortcut_with_the_activated_input() -> None:
@@ -91,7 +91,7 @@ def test_gates_blend_forward_and_backward_independently() -> None:
 def test_every_image_has_its_own_two_gates_in_training_and_halves_outside() -> None:
     a = torch.ones(500, 1, 2, 2, requires_grad=True)
     torch.manual_seed(0)
-    out = shake(a, torch.zeros(500, 1, 2, 2), training=True)
+    out = shake_shake(a, torch.zeros(500, 1, 2, 2), training=True)
     out.sum().backward()
     forward, backward = out.detach()[:, 0, 0, 0], a.grad[:, 0, 0, 0]
     assert bool((out == out[:, :, :1, :1]).all())  # one gate for all positions
@@ -100,7 +100,7 @@ def test_every_image_has_its_own_two_gates_in_training_and_halves_outside() -> N
         assert 0 <= float(gates.min()) < 0.02
         assert 0.98 < float(gates.max()) <= 1
     assert abs(float(torch.corrcoef(torch.stack([forward, backward]))[0, 1])) < 0.15  # 3 / sqrt(500)
-    assert torch.equal(shake(torch.full((2, 1, 1, 1), 3.0), torch.ones(2, 1, 1, 1), training=False).flatten(),
+    assert torch.equal(shake_shake(torch.full((2, 1, 1, 1), 3.0), torch.ones(2, 1, 1, 1), training=False).flatten(),
                        torch.tensor([2.0, 2.0]))  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, CheckpointRefused
-from labelkit.models.weights.files import fingerprint, load_weights_file, map_weights
+from labelkit.models.weights.files import assign_weights, fingerprint, load_weights_file
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -129,7 +129,7 @@ def test_prefix_is_found_and_cut(prefix: str) -> None:
     model = network(1)
     given = {**state(prefix=prefix), f"{prefix}head.weight": torch.ones(5, 2), "optimizer.step": torch.ones(())}
 
-    report = map_weights(given, model)
+    report = assign_weights(given, model)
 
     assert_equal_states(dict(model.state_dict()), state())
     assert report.prefix == prefix
@@ -142,10 +142,10 @@ def test_prefix_is_found_and_cut(prefix: str) -> None:
 def test_weights_of_a_deeper_network_of_the_same_kind_are_refused() -> None:
     deep, shallow = (nn.ModuleDict({"stage": nn.Sequential(*(network() for _ in range(n)))}) for n in (3, 2))
 
-    report = map_weights({**shallow.state_dict(), "head.0.0.weight": torch.ones(2, 2)}, shallow)
+    report = assign_weights({**shallow.state_dict(), "head.0.0.weight": torch.ones(2, 2)}, shallow)
     assert report.unexpected == ("head.0.0.weight",)
     with pytest.raises(CheckpointMismatch, match=r"contain 1 blocks that the network lacks \(stage\.2\)"):
-        map_weights(deep.state_dict(), shallow)
+        assign_weights(deep.state_dict(), shallow)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_weights_of_a_deeper_network_of_the_same_kind_are_refused() -> None:
 def test_of_the_copies_of_other_programs_one_is_used(used: str, other: str) -> None:
     model = network(2)
 
-    report = map_weights({**state(0, other), **state(1, used)}, model)
+    report = assign_weights({**state(0, other), **state(1, used)}, model)
 
     assert report.prefix == used
     assert len(report.unexpected) == len(state())
@@ -176,7 +176,7 @@ def test_two_copies_that_cannot_be_told_apart_are_refused() -> None:
     given = {**state(0, "branch_b."), **state(1, "branch_a.")}
 
     with pytest.raises(CheckpointMismatch, match=r"2 copies of the network: 'branch_a.', 'branch_b.'"):
-        map_weights(given, network())
+        assign_weights(given, network())
 
 
 def test_missing_and_mismatched_tensors_are_named_and_nothing_is_changed() -> None:
@@ -185,7 +185,7 @@ def test_missing_and_mismatched_tensors_are_named_and_nothing_is_changed() -> No
     given["2.weight"] = torch.ones(2, 5)
 
     with pytest.raises(CheckpointMismatch) as caught:
-        map_weights(given, model, where="weights.pth")
+        assign_weights(given, model, where="weights.pth")
 
     assert str(caught.value).startswith("weights.pth: 1 of 9 tensors are missing (0.bias)")
     assert "2.weight is [2, 5], expected [2, 4]" in str(caught.value)
@@ -198,7 +198,7 @@ def test_values_that_are_not_finite_are_refused(value: float) -> None:
     given["2.weight"][0, 0] = value
 
     with pytest.raises(CheckpointDamaged, match=r"2.weight: 1 values are not finite"):
-        map_weights(given, model)
+        assign_weights(given, model)
 
     assert_equal_states(dict(model.state_dict()), state(1))
 
@@ -207,10 +207,10 @@ def test_converter_is_asked_only_when_names_do_not_fit() -> None:
     def refuse(_: dict[str, Tensor]) -> dict[str, Tensor]:
         raise AssertionError("not needed")
 
-    map_weights(state(0), network(1), convert=refuse)
+    assign_weights(state(0), network(1), convert=refuse)
     foreign = {f"layer{name}": value for name, value in state(0).items()}
 
-    report = map_weights(
+    report = assign_weights(
         foreign, network(1), convert=lambda given: {name.removeprefix("layer"): value for name, value in given.items()}
     )
 

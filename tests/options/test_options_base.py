@@ -7,11 +7,19 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from labelkit.options.base import BaseConfig, bounds, choices, command_words, format_value, metavar, panel
+from labelkit.options.base import (
+    BaseConfig,
+    build_command_words,
+    describe_bounds,
+    field_factory,
+    format_value,
+    list_choices,
+    metavar,
+)
 from labelkit.options.presets import read_yaml
 from pydantic import Field, ValidationError
 
-_WATER = panel("Water")
+_WATER = field_factory("Water")
 
 
 class Pond(BaseConfig):
@@ -35,7 +43,7 @@ class Pond(BaseConfig):
 
 def test_a_panel_makes_fields_with_its_heading_and_their_facts() -> None:
     field = Pond.model_fields["depth"]
-    assert (field.default, field.description, bounds(field)) == (1.5, "Meters of water.", "> 0, < 100")
+    assert (field.default, field.description, describe_bounds(field)) == (1.5, "Meters of water.", "> 0, < 100")
     assert field.json_schema_extra == {"panel": "Water", "preset": True, "before": 2.0}
 
 
@@ -48,7 +56,7 @@ def test_a_path_with_a_comma_is_one_path_if_it_is_there(tmp_path: Path) -> None:
 
 def test_words_of_a_config_are_what_a_shell_would_pass() -> None:
     pond = Pond(maps=(Path("a, b.csv"), Path("c ")), names=("x", "y"), title=" a\tb")
-    assert command_words(pond)[len(Pond.command) :] == [
+    assert build_command_words(pond)[len(Pond.command) :] == [
         *("--names", "x,y", "--maps", "a, b.csv", "--maps", "c ", "--title", " a\tb")
     ]
 
@@ -172,10 +180,10 @@ def test_help_names_the_type(name: str, word: str) -> None:
 
 
 def test_choices_are_found_beside_none_and_numbers() -> None:
-    assert choices(Pond.model_fields["mode"].annotation) == ("none", "all")
-    assert choices(Pond.model_fields["level"].annotation) == ("1", "2")
-    assert choices(Pond.model_fields["fish"].annotation) == ()
-    assert [bounds(Pond.model_fields[name]) for name in ("fish", "title")] == [">= 0", ""]
+    assert list_choices(Pond.model_fields["mode"].annotation) == ("none", "all")
+    assert list_choices(Pond.model_fields["level"].annotation) == ("1", "2")
+    assert list_choices(Pond.model_fields["fish"].annotation) == ()
+    assert [describe_bounds(Pond.model_fields[name]) for name in ("fish", "title")] == [">= 0", ""]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 from labelkit.methods.discovery.options import FlipClassConfig, SimGCDConfig
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 
 # name: eps, aligned blocks, strong view
 RECIPES = {
@@ -46,13 +46,13 @@ ALIGNMENT = {"align_mode": "flip", "alpha": 0.0, "beta": 1.0, "gamma_update": 0.
 @pytest.mark.parametrize("name", RECIPES)
 def test_flipclass_presets_hold_the_published_recipe(name: str) -> None:
     eps, blocks, strong = RECIPES[name]
-    values = resolve(FlipClassConfig, preset=name).config.model_dump()
+    values = resolve_config(FlipClassConfig, preset=name).config.model_dump()
     expected = SHARED | ALIGNMENT | {"entropy_weight": eps, "align_blocks": blocks, "augmentation": strong}
     assert {key: values[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_simgcd_presets_hold_the_released_recipe(name: str) -> None:
-    values = resolve(SimGCDConfig, preset=name).config.model_dump()
+    values = resolve_config(SimGCDConfig, preset=name).config.model_dump()
     expected = SHARED | {"entropy_weight": RECIPES[name][0], "views": "simgcd", "symmetric": True}
     assert {key: values[key] for key in expected} == expected

@@ -14,7 +14,7 @@ from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.errors import ConfigError
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.options.base import BaseConfig
-from labelkit.options.presets import read_yaml, resolve
+from labelkit.options.presets import read_yaml, resolve_config
 from tests.fuzzing import ends_well, fuzzed
 
 CLASSES: list[type[BaseConfig]] = [FlipClassConfig, SinkhornConfig, RetrieveConfig, EvaluateRetrievalConfig]
@@ -55,7 +55,7 @@ def reads_or_explains(path: Path) -> None:
         read_yaml(path)
     for config_class in CLASSES:
         with suppress(ConfigError):
-            resolve(config_class, config_file=path, preset="none")
+            resolve_config(config_class, config_file=path, preset="none")
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.errors import ConfigError
 from labelkit.methods.registry import METHODS
 from labelkit.methods.siamese.options import SiameseConfig
-from labelkit.options.base import BaseConfig, choices, explain_no_effect
-from labelkit.options.presets import available_presets, preset_command, preset_folder_name, read_yaml, resolve
+from labelkit.options.base import BaseConfig, explain_no_effect, list_choices
+from labelkit.options.presets import list_presets, preset_folder_name, read_preset_command, read_yaml, resolve_config
 from labelkit.progress import Progress, use_progress
 from pydantic import Field, model_validator
 
@@ -49,7 +49,7 @@ class SievesConfig(BaseConfig):
 def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "presets"
     (folder / "tidepool").mkdir(parents=True)
-    monkeypatch.setattr("labelkit.options.presets.shipped_presets", lambda: folder)
+    monkeypatch.setattr("labelkit.options.presets.find_bundled_presets", lambda: folder)
     return folder
 
 
@@ -61,7 +61,7 @@ def write_preset(presets: Path, name: str, text: str) -> Path:
 
 def error_lines(config_class: type[BaseConfig], **sources: object) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        resolve(config_class, **sources)
+        resolve_config(config_class, **sources)
     return str(caught.value).splitlines()
 
 
@@ -69,7 +69,7 @@ def test_each_source_beats_the_one_before_and_is_named(presets: Path, tmp_path: 
     write_preset(presets, "digits", "temperature: 0.2\nlr: 0.2\nepochs: 20\n")
     config_file = tmp_path / "mine.yaml"
     config_file.write_text("lr: 0.3\nepochs: 30\n")
-    resolved = resolve(
+    resolved = resolve_config(
         TidepoolConfig,
         config_file=config_file,
         overrides={"epochs": "40"},
@@ -88,15 +88,15 @@ def test_the_data_set_chooses_the_preset(presets: Path, tmp_path: Path) -> None:
     config_file = tmp_path / "mine.yaml"
     config_file.write_text("dataset: cub\n")
 
-    assert resolve(TidepoolConfig).config.epochs == 20
-    assert resolve(TidepoolConfig, overrides={"dataset": "cub"}).config.epochs == 30
-    assert resolve(TidepoolConfig, config_file=config_file).config.epochs == 30
+    assert resolve_config(TidepoolConfig).config.epochs == 20
+    assert resolve_config(TidepoolConfig, overrides={"dataset": "cub"}).config.epochs == 30
+    assert resolve_config(TidepoolConfig, config_file=config_file).config.epochs == 30
     for dataset in ("my/images", "photos/", "/abs/images", "images.csv", "."):
-        assert resolve(TidepoolConfig, overrides={"dataset": dataset}).config.epochs == 50
-    unknown = resolve(TidepoolConfig, overrides={"dataset": "unheard-of"})
+        assert resolve_config(TidepoolConfig, overrides={"dataset": dataset}).config.epochs == 50
+    unknown = resolve_config(TidepoolConfig, overrides={"dataset": "unheard-of"})
     assert (unknown.config.epochs, unknown.preset_path) == (10, None)
-    assert list(available_presets(TidepoolConfig)) == ["cub", "digits", "folder"]
-    assert available_presets(SievesConfig) == {}
+    assert list(list_presets(TidepoolConfig)) == ["cub", "digits", "folder"]
+    assert list_presets(SievesConfig) == {}
     assert preset_folder_name(("embed",)) == "embed"
     assert preset_folder_name(("sieve", "sand")) == "sieve-sand"
 
@@ -113,17 +113,17 @@ def test_a_network_with_weights_takes_a_preset_of_its_own(
         weights: Path | None = None
 
     write_preset(presets, "folder", "epochs: 50\n")
-    assert resolve(Pretrained, overrides={"dataset": "photos/", **overrides}).config.epochs == 50
+    assert resolve_config(Pretrained, overrides={"dataset": "photos/", **overrides}).config.epochs == 50
     write_preset(presets, "folder_pretrained", "epochs: 5\n")
-    found = resolve(Pretrained, overrides={"dataset": "photos/", **overrides})
+    found = resolve_config(Pretrained, overrides={"dataset": "photos/", **overrides})
     assert found.config.epochs == epochs
-    named = resolve(Pretrained, preset="folder", overrides={"dataset": "photos/", **overrides})
+    named = resolve_config(Pretrained, preset="folder", overrides={"dataset": "photos/", **overrides})
     assert named.config.epochs == 50
 
 
 @pytest.mark.parametrize("name", ["~no-such-user-here", "~no-such-user-here/x", "a\0b", "x" * 5000, "", "\udcff"])
 def test_odd_names_of_data_sets_and_files_are_no_bug(name: str, presets: Path) -> None:
-    assert resolve(TidepoolConfig, overrides={"dataset": name}).preset_path is None
+    assert resolve_config(TidepoolConfig, overrides={"dataset": name}).preset_path is None
     assert error_lines(TidepoolConfig, preset=f"{name}.yaml")
     assert error_lines(TidepoolConfig, config_file=Path(f"{name}.yaml"))
 
@@ -133,9 +133,9 @@ def test_a_preset_is_chosen_by_name_by_file_or_not_at_all(presets: Path, tmp_pat
     write_preset(presets, "cub", "epochs: 30\n")
     mine = tmp_path / "mine.yaml"
     mine.write_text("epochs: 60\n")
-    assert resolve(TidepoolConfig, preset="cub").config.epochs == 30
-    assert resolve(TidepoolConfig, preset=str(mine)).config.epochs == 60
-    assert resolve(TidepoolConfig, preset="none").config.epochs == 10
+    assert resolve_config(TidepoolConfig, preset="cub").config.epochs == 30
+    assert resolve_config(TidepoolConfig, preset=str(mine)).config.epochs == 60
+    assert resolve_config(TidepoolConfig, preset="none").config.epochs == 10
 
 
 def test_an_unknown_preset_is_met_with_the_names_that_exist(presets: Path) -> None:
@@ -182,13 +182,13 @@ def test_a_fault_between_fields_says_where_both_came_from(presets: Path) -> None
     )
     # longer than the default's epochs, but not than the option's
     both = {"warmup_epochs": 15, "epochs": 20}
-    assert resolve(TidepoolConfig, preset="none", overrides=both).config.warmup_epochs == 15
+    assert resolve_config(TidepoolConfig, preset="none", overrides=both).config.warmup_epochs == 15
 
 
 def test_scalars_of_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("lr: 1e-3\nlimit: null\noptimizer: adamw\nepochs: 010\ndataset: no\n")
-    config = resolve(TidepoolConfig, config_file=path, preset="none").config
+    config = resolve_config(TidepoolConfig, config_file=path, preset="none").config
     assert config == TidepoolConfig(lr=0.001, optimizer="adamw", epochs=10, dataset="no")
 
 
@@ -222,10 +222,10 @@ def test_a_file_that_is_no_flat_mapping_is_refused_with_its_line(
 
 def test_a_preset_tells_the_command_that_runs_it(presets: Path) -> None:
     path = write_preset(presets, "cub", "epochs: 1\n")
-    assert preset_command(path) == "labelkit train tidepool --dataset cub"
+    assert read_preset_command(path) == "labelkit train tidepool --dataset cub"
     path.write_text("epochs: 1\n")
     with pytest.raises(ConfigError, match="first line"):
-        preset_command(path)
+        read_preset_command(path)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_warning_names_an_option_that_does_nothing_with_the_others(
 ) -> None:
     progress = Mock(spec=Progress)
     with use_progress(progress):
-        resolve(METHODS[method].config, preset="digits", overrides=options)
+        resolve_config(METHODS[method].config, preset="digits", overrides=options)
 
     assert [call.args[0].startswith(why) for call in progress.warning.call_args_list] == [True] * bool(why)
 
@@ -259,7 +259,9 @@ def test_a_subclass_can_remove_the_rule_of_its_base() -> None:
     class OwnConfig(SiameseConfig):
         acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"queue_size": ()}
 
-    own = resolve(OwnConfig, preset="none", overrides={"queue_size": 64, "temperature": 0.2, "loss": "simsiam"}).config
+    own = resolve_config(
+        OwnConfig, preset="none", overrides={"queue_size": 64, "temperature": 0.2, "loss": "simsiam"}
+    ).config
 
     assert (explain_no_effect(own, "queue_size"), explain_no_effect(own, "temperature")) == (
         "",
@@ -273,5 +275,5 @@ def test_what_options_act_with_are_options_and_their_values() -> None:
         for table in (vars(base).get("acts_with", {}) for base in config_class.__mro__):
             for name, (other, *values) in table.items():
                 assert {name, other} <= fields.keys(), (config_class, name)
-                known = choices(fields[other].annotation)
+                known = list_choices(fields[other].annotation)
                 assert not known or {*map(str, values)} <= {*known}, (config_class, name)

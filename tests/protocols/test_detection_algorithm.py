@@ -67,7 +67,7 @@ def test_random_detections_score_as_cocos_code_scores_them_from_files(tmp_path: 
     table = {"images": images, "annotations": annotations, "categories": categories}
     put(tmp_path / "annotations/instances_val2017.json", json.dumps(table))
     dataset = load_coco_folder(tmp_path)
-    rows = dataset.in_split("val")
+    rows = dataset.rows_in_split("val")
     place = {100 - int(Path(dataset.sample_ids[row]).stem): i for i, row in enumerate(rows)}
     label = {entry["id"]: i for i, entry in enumerate(categories)}
     found = [

@@ -20,15 +20,15 @@ def make_patch_plan(**changes: Any) -> PatchPlan:
 
 
 def features_of(plan: PatchPlan, row: int) -> np.ndarray:
-    return np.arange(plan.count * plan.dim).reshape(plan.count, plan.dim) / 8 + row
+    return np.arange(plan.num_patches * plan.dim).reshape(plan.num_patches, plan.dim) / 8 + row
 
 
 def cells_of_images(plan: PatchPlan, row: int) -> np.ndarray:
-    return np.stack(np.divmod(np.arange(plan.count) + row % 2, plan.grid[1]), axis=1)
+    return np.stack(np.divmod(np.arange(plan.num_patches) + row % 2, plan.grid[1]), axis=1)
 
 
 def piece_of(plan: PatchPlan, number: int) -> tuple[Any, ...]:
-    _, start, stop = plan.pieces[number]
+    _, start, stop = plan.chunks[number]
     rows = np.array([row for row in range(start, stop) if row not in BAD], dtype=np.int64)
     cells = np.stack([cells_of_images(plan, row) for row in rows]) if plan.samples_cells else None
     features = np.stack([features_of(plan, row) for row in rows])
@@ -40,7 +40,7 @@ def make_both(out: Path, plan: PatchPlan, *, overwrite: bool = False) -> None:
     patches = PatchRun.open(out, plan, overwrite)
     for part in sorted({*rows.pending_parts(), *patches.pending_parts()}):
         for number in patches.chunks_of_part(part) if part in patches.pending_parts() else ():
-            patches.write_piece(number, *piece_of(plan, number))
+            patches.write_chunk(number, *piece_of(plan, number))
         if part in rows.pending_parts():
             write_part(rows, part, BAD)
     rows.publish(max_bad=0.5)

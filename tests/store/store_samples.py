@@ -8,14 +8,14 @@ import h5py
 import numpy as np
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
-from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.writer import Contents
+from labelkit.store.schema import decode_name, encode_name
+from labelkit.store.writer import FileContents
 from labelkit.store.writing import EmbeddingRun
 
 DIM = 3
 NOT_UTF8 = "b/\udcff.png"
 NFC, NFD = "b/\u00e9.png", "b/e\u0301.png"
-SAMPLE_IDS = sorted(["a/0.png", "a/1.png", "a/10.png", "a/2 b.png", NFD, "b/x.png", NFC, NOT_UTF8], key=name_bytes)
+SAMPLE_IDS = sorted(["a/0.png", "a/1.png", "a/10.png", "a/2 b.png", NFD, "b/x.png", NFC, NOT_UTF8], key=encode_name)
 MODEL = ModelIdentity(
     name="tiny",
     weights_fingerprint="f" * 64,
@@ -50,7 +50,7 @@ def make_plan(**changes: Any) -> EmbeddingPlan:
 
 
 def rows_of(plan: EmbeddingPlan, positions: list[int]) -> dict[str, Any]:
-    digests = [hashlib.sha256(name_bytes(plan.sample_ids[row])).digest() for row in positions]
+    digests = [hashlib.sha256(encode_name(plan.sample_ids[row])).digest() for row in positions]
     raw = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
     return {
         "embeddings": np.resize(raw, (len(positions), plan.dim)).astype(np.float32) / 7
@@ -84,22 +84,24 @@ def make_store(
     return open_store(out)
 
 
-def contents_of(path: Path) -> Contents:
+def contents_of(path: Path) -> FileContents:
     """All that a file holds but its digests, for writing a changed copy."""
-    contents = Contents()
+    contents = FileContents()
     with h5py.File(path) as file:
 
         def visit(name: str, item: Any) -> None:
             if not name.startswith("digests"):
-                contents.set(name, **{key: plain(value) for key, value in item.attrs.items()})
+                contents.set_attributes(name, **{key: plain(value) for key, value in item.attrs.items()})
                 if isinstance(item, h5py.Dataset):
                     contents.datasets[name] = item[()] if item.dtype.kind != "S" else item[()].astype(item.dtype.str)
 
-        contents.set("", **{key: plain(value) for key, value in file.attrs.items() if key != "content_digest"})
+        contents.set_attributes(
+            "", **{key: plain(value) for key, value in file.attrs.items() if key != "content_digest"}
+        )
         file.visititems(visit)
     contents.attributes = {name: values for name, values in contents.attributes.items() if values or name == ""}
     return contents
 
 
 def plain(value: Any) -> Any:
-    return name_text(bytes(value)) if isinstance(value, bytes) else int(value)
+    return decode_name(bytes(value)) if isinstance(value, bytes) else int(value)

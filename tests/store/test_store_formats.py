@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 from labelkit.commands.store_files.packing import pack_store
-from labelkit.commands.store_files.status import embedding_status
+from labelkit.commands.store_files.status import read_embedding_status
 from labelkit.files import sha256_file
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
 from labelkit.store.embeddings import open_store
@@ -128,7 +128,7 @@ def test_patches_of_format_1_0_are_read(tmp_path):
     assert (patches.layer, patches.is_sampled) == ("last", False)
     # position 1 of the plan was skipped; value v of cell c of position r is 10 r + c + v / 2
     for row, position in enumerate((0, 2, 3, 4, 5, 6, 7)):
-        image = patches.image(row)
+        image = patches.get_image(row)
         assert image.features.tolist() == [[10 * position + cell, 10 * position + cell + 0.5] for cell in range(4)]
         assert (image.grid, image.region) == ((2, 2), (0, 1, 8, 9))
         assert image.cells.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
@@ -181,14 +181,14 @@ def test_drawn_patches_of_format_1_0_are_read(tmp_path):
     assert (patches.n, patches.num_patches, patches.is_sampled) == (7, 14, True)
     # position 1 of the plan was skipped; value v of cell c of position r is 10 r + c + v / 2, of the last two of four
     for row, position in enumerate((0, 2, 3, 4, 5, 6, 7)):
-        image = patches.image(row)
+        image = patches.get_image(row)
         assert image.features.tolist() == [[10 * position + cell, 10 * position + cell + 0.5] for cell in (2, 3)]
         assert image.cells.tolist() == [[1, 0], [1, 1]]
 
 
 def test_an_unfinished_store_of_format_1_0_is_gone_on_with(tmp_path):
     shutil.copytree(FORMATS / "unfinished-store-1.0", tmp_path / "s.h5.run")
-    status, damaged = embedding_status(tmp_path / "s.h5")
+    status, damaged = read_embedding_status(tmp_path / "s.h5")
     assert (status["parts"], status["images"]["done"], damaged) == ({"done": 1, "planned": 2}, 3, [])
     assert status["skipped"] == [{"image": "a/1.png", "reason": "truncated"}]
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
@@ -205,14 +205,14 @@ def test_unfinished_patches_of_format_1_0_are_made_again(tmp_path):
     assert run.pending_parts() == [0, 1]
     for number, rows in enumerate((np.array([0, 2, 3]), np.arange(4, 8))):
         features = 10 * rows[:, None, None] + np.arange(4)[:, None] + np.arange(2) / 2
-        run.write_piece(number, rows, features, None, np.tile([0.0, 1.0, 8.0, 9.0], (len(rows), 1)))
+        run.write_chunk(number, rows, features, None, np.tile([0.0, 1.0, 8.0, 9.0], (len(rows), 1)))
     run.publish(store)
     made = open_patches(store)
     shutil.copytree(FORMATS / "patches-1.0", tmp_path / "g.h5.patches")
     golden = open_patches(open_store(shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "g.h5")))
     for row in range(7):
-        np.testing.assert_array_equal(made.image(row).features, golden.image(row).features)
-        assert made.image(row).region == golden.image(row).region
+        np.testing.assert_array_equal(made.get_image(row).features, golden.get_image(row).features)
+        assert made.get_image(row).region == golden.get_image(row).region
     assert not (tmp_path / "s.h5.patches.run").exists()
 
 

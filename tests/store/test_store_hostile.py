@@ -10,7 +10,7 @@ from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
 from labelkit.store.embeddings import open_store
 from labelkit.store.reader import CheckedFile
 from labelkit.store.schema import FORMAT_STORE
-from labelkit.store.writer import Contents, StreamedDataset, encode_strings
+from labelkit.store.writer import FileContents, StreamedDataset, encode_strings
 from store_samples import contents_of, make_store
 
 
@@ -103,7 +103,7 @@ def test_damaged_labels_are_named_when_the_store_is_opened(blocked):
     ],
 )
 def test_versions_features_and_kinds_are_checked(path, attribute, value, error):
-    changed(path, lambda contents: contents.set("", **{attribute: value}))
+    changed(path, lambda contents: contents.set_attributes("", **{attribute: value}))
     if error is None:
         assert open_store(path).n == 7
     else:
@@ -112,7 +112,7 @@ def test_versions_features_and_kinds_are_checked(path, attribute, value, error):
 
 def test_what_is_unknown_but_harmless_is_ignored(path):
     contents = contents_of(path)
-    contents.set("future", note="hello", number=3)
+    contents.set_attributes("future", note="hello", number=3)
     contents.datasets["future/rows"] = np.arange(5)
     contents.datasets["ranks"] = np.arange(7)
     path.write_bytes(contents.sealed().to_bytes())
@@ -168,10 +168,10 @@ def test_nothing_is_read_through_links_and_outside_storage(path, tmp_path):
 
 def test_memory_and_stream_give_the_same_bytes(tmp_path, rng):
     rows = rng.random((1000, 30)).astype("<f4")
-    contents = Contents()
-    contents.set("", format="labelkit.store", format_version="1.0")
+    contents = FileContents()
+    contents.set_attributes("", format="labelkit.store", format_version="1.0")
     contents.datasets = {"embeddings": rows, "sample_ids": encode_strings(map(str, range(1000)))}
-    streamed = Contents(dict(contents.datasets), contents.attributes)
+    streamed = FileContents(dict(contents.datasets), contents.attributes)
     streamed.datasets["embeddings"] = StreamedDataset(rows.dtype, rows.shape, lambda start, stop: rows[start:stop])
     whole = contents.sealed(1 << 12)
     path = tmp_path / "streamed.h5"

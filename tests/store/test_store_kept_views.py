@@ -22,14 +22,14 @@ def plan(**changes: object) -> CachedViewPlan:
 
 
 def values(made: CachedViewPlan, number: int) -> list[np.ndarray]:
-    rows = made.part(number).astype(np.float32)
+    rows = made.rows_of_part(number).astype(np.float32)
     first = rows[:, None, None, None] + np.arange(4, dtype=np.float32)[None, :, None, None] / 8 + np.zeros((1, 1, 2, 3))
     return [first, rows[:, None, None] + np.zeros((1, 1, 3)) + 0.5]
 
 
 def fill(kept: CachedViews) -> None:
     for number in kept.pending_parts():
-        kept.commit(number, values(kept.plan, number))
+        kept.write_part(number, values(kept.plan, number))
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_values_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
     large = values(kept.plan, 0)
     large[0][3, 1] = 1e6
     with pytest.raises(StoreError, match=r"too large for float16.*--reuse-dtype float32"):
-        kept.commit(0, large)
+        kept.write_part(0, large)
     large[0][3, 1] = np.nan
     with pytest.raises(StoreError, match="not finite"):
-        kept.commit(0, large)
+        kept.write_part(0, large)
     with pytest.raises(ValueError, match="shape"):
-        kept.commit(0, values(kept.plan, 1))
-    assert not kept.path(0).exists()
+        kept.write_part(0, values(kept.plan, 1))
+    assert not kept.part_path(0).exists()

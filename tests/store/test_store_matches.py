@@ -5,14 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.errors import Damaged, NotAStore, OutputExistsError
-from labelkit.store.array_files import (
-    Matches,
-    MatchFile,
-    build_match,
-    make_empty_matches,
-    read_matches,
-    write_matches,
-)
+from labelkit.store.array_files import Matches, MatchFile, build_empty_matches, build_match, read_matches, write_matches
 
 TILT = np.array([[1.0, 0.1, 0.2], [0, 0.9, -0.1], [0.05, 0, 1]])
 POINTS = np.random.default_rng(0).uniform(-1, 1, (60, 2, 2))
@@ -61,15 +54,15 @@ def test_a_match_turned_round_leads_back() -> None:
     assert back.pairs.tolist() == [[2, 0]]
     np.testing.assert_allclose(back.homographies[0] @ TILT / (back.homographies[0] @ TILT)[2, 2], np.eye(3), atol=1e-12)
     np.testing.assert_allclose(back.keypoints[0], POINTS[:50, ::-1], atol=1e-6)
-    assert len(make_empty_matches().reversed()) == 0
+    assert len(build_empty_matches().reversed()) == 0
 
 
 def test_the_same_written_twice_is_no_error_and_another_is(tmp_path: Path) -> None:
     write_matches(tmp_path / "m.h5", some_file())
     write_matches(tmp_path / "m.h5", some_file())
     with pytest.raises(OutputExistsError, match="other content"):
-        write_matches(tmp_path / "m.h5", some_file(make_empty_matches()))
-    write_matches(tmp_path / "m.h5", some_file(make_empty_matches()), overwrite=True)
+        write_matches(tmp_path / "m.h5", some_file(build_empty_matches()))
+    write_matches(tmp_path / "m.h5", some_file(build_empty_matches()), overwrite=True)
 
 
 def test_wrong_bytes_are_found(tmp_path: Path) -> None:

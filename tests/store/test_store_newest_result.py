@@ -1,7 +1,7 @@
 """The newest of results that were numbered."""
 
 import pytest
-from labelkit.store.results import newest_name
+from labelkit.store.results import find_newest_name
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from labelkit.store.results import newest_name
     ],
 )
 def test_the_largest_number_is_the_newest(names: list[str], expected: str) -> None:
-    assert newest_name(names, "answer") == expected
+    assert find_newest_name(names, "answer") == expected

@@ -23,7 +23,7 @@ from labelkit.errors import (
 from labelkit.store import parts as run_folder
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
-from labelkit.store.patches import cell_boxes, open_patches, patches_folder
+from labelkit.store.patches import compute_cell_boxes, open_patches, patches_folder
 from patch_samples import BAD, bytes_of_all, cells_of_images, features_of, make_both, make_patch_plan, piece_of
 from store_samples import MODEL, make_plan, make_store
 
@@ -151,7 +151,7 @@ def test_a_set_written_by_h5py_alone_is_read(store: EmbeddingStore) -> None:
     assert patches.num_patches == len(features)
     assert patches.offsets().tolist() == offsets.tolist()
     for row, grid in enumerate(GRIDS.tolist()):
-        image = patches.image(row)
+        image = patches.get_image(row)
         assert image.grid == tuple(grid)
         assert image.region == (0, 1, 12, 9)
         np.testing.assert_array_equal(image.features, features[offsets[row] : offsets[row + 1]])
@@ -159,7 +159,7 @@ def test_a_set_written_by_h5py_alone_is_read(store: EmbeddingStore) -> None:
 
 
 def test_boxes_of_patches_divide_their_region() -> None:
-    boxes = cell_boxes(np.array([[0, 0], [1, 2]]), (2, 3), (0.0, 1.0, 12.0, 9.0))
+    boxes = compute_cell_boxes(np.array([[0, 0], [1, 2]]), (2, 3), (0.0, 1.0, 12.0, 9.0))
     assert boxes.tolist() == [[0, 1, 4, 5], [8, 5, 12, 9]]
 
 
@@ -167,7 +167,7 @@ def test_boxes_of_patches_divide_their_region() -> None:
 @pytest.mark.parametrize("max_bytes", [1, 20, 40, 1 << 20])
 def test_blocks_are_all_patches_in_order_whatever_their_size(store: EmbeddingStore, max_bytes: int) -> None:
     features = write_golden(store)
-    blocks = list(open_patches(store).blocks(max_bytes))
+    blocks = list(open_patches(store).iterate_blocks(max_bytes))
 
     np.testing.assert_array_equal(np.concatenate([block.features for block in blocks]), features)
     rows = np.concatenate([block.image_rows for block in blocks])
@@ -202,7 +202,7 @@ def test_what_a_file_must_not_hold_is_refused(
 ) -> None:
     write_golden(store, change)
     with pytest.raises(error, match=message):
-        list(open_patches(store).blocks())
+        list(open_patches(store).iterate_blocks())
 
 
 def test_a_store_without_patches_says_how_to_get_them(store: EmbeddingStore) -> None:
@@ -226,8 +226,8 @@ def test_changed_bits_are_found(store: EmbeddingStore) -> None:
         raw[file["patches"].id.get_offset() + 3] ^= 4
     path.write_bytes(bytes(raw))
     with pytest.raises(Damaged, match="digest differs"):
-        open_patches(store).image(0)
-    assert open_patches(store).image(5).grid == (2, 1)
+        open_patches(store).get_image(0)
+    assert open_patches(store).get_image(5).grid == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -249,10 +249,10 @@ def test_what_was_written_is_read_in_the_rows_of_the_store(tmp_path: Path, dtype
     store = open_store(tmp_path / "s.h5")
     patches = open_patches(store)
 
-    assert len(plan.pieces) > 1
+    assert len(plan.chunks) > 1
     kept = [row for row in range(8) if row not in BAD]
     for row, position in enumerate(kept):
-        image = patches.image(row)
+        image = patches.get_image(row)
         np.testing.assert_array_equal(image.features, features_of(plan, position).astype(dtype))
         assert image.region == (0, 0, 6, 4 + position)
     assert patches.num_patches == 7 * 6
@@ -264,7 +264,7 @@ def test_drawn_patches_keep_their_cells(tmp_path: Path) -> None:
     make_both(tmp_path / "s.h5", plan)
     patches = open_patches(open_store(tmp_path / "s.h5"))
     assert patches.is_sampled
-    image = patches.image(1)
+    image = patches.get_image(1)
     np.testing.assert_array_equal(image.cells, cells_of_images(plan, 2))
     np.testing.assert_array_equal(image.features, features_of(plan, 2).astype(np.float16))
 
@@ -301,13 +301,13 @@ def test_numbers_too_large_for_half_precision_name_image_and_option(tmp_path: Pa
     piece = piece_of(plan, 0)
     piece[1][0, 2, 1] = 1e6
     with pytest.raises(StoreError, match=r"a/0\.png: patches is too large for float16.*--patch-dtype float32"):
-        run.write_piece(0, *piece)
+        run.write_chunk(0, *piece)
 
 
 def test_a_damaged_piece_is_made_again(tmp_path: Path) -> None:
     plan = make_patch_plan()
     run = PatchRun.open(tmp_path / "s.h5", plan)
-    run.write_piece(0, *piece_of(plan, 0))
+    run.write_chunk(0, *piece_of(plan, 0))
     path = next((tmp_path / "s.h5.patches.run" / "parts").glob("*.h5"))
     path.write_bytes(path.read_bytes()[:-5])
     again = PatchRun.open(tmp_path / "s.h5", plan)
@@ -320,7 +320,7 @@ def test_files_of_an_earlier_run_stay_until_the_new_ones_are_whole(tmp_path: Pat
     before = bytes_of_all(tmp_path / "s.h5")
     other = make_patch_plan(dtype="float32")
     run = PatchRun.open(tmp_path / "s.h5", other, overwrite=True)
-    run.write_piece(0, *piece_of(other, 0))
+    run.write_chunk(0, *piece_of(other, 0))
     assert bytes_of_all(tmp_path / "s.h5") == before
     make_both(tmp_path / "s.h5", make_patch_plan())
     assert bytes_of_all(tmp_path / "s.h5") == before

@@ -164,7 +164,7 @@ def test_a_damaged_result_is_found(store):
 def test_a_forged_result_is_refused(store, change, error):
     path = write(store)
     contents = contents_of(path)
-    contents.set("", **change)
+    contents.set_attributes("", **change)
     path.write_bytes(contents.sealed().to_bytes())
     with pytest.raises(error):
         read_result(store, "first")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from labelkit.commands.store_files.status import embedding_status
+from labelkit.commands.store_files.status import read_embedding_status
 from labelkit.errors import Damaged, Mismatch
 from labelkit.store.writing import EmbeddingRun
 from store_samples import NOT_UTF8, make_plan, make_store, write_part
@@ -20,16 +20,16 @@ def part(run, number):
 
 
 def test_where_nothing_runs_there_is_no_status(tmp_path):
-    assert embedding_status(tmp_path / "s.h5") == (None, [])
+    assert read_embedding_status(tmp_path / "s.h5") == (None, [])
     make_store(tmp_path / "s.h5")
-    assert embedding_status(tmp_path / "s.h5") == (None, [])
+    assert read_embedding_status(tmp_path / "s.h5") == (None, [])
 
 
 def test_parts_rows_and_skipped_images_are_counted(run):
     write_part(run, 0, {1: "truncated"})
     write_part(run, 3, {7: "too large"})
     seen = []
-    status, damaged = embedding_status(run.out, seen.append)
+    status, damaged = read_embedding_status(run.out, seen.append)
     assert (status["parts"]["done"], status["images"]["done"]) == (2, 2)
     skipped = [("a/1.png", "truncated"), (NOT_UTF8, "too large")]
     assert status["skipped"] == [{"image": name, "reason": reason} for name, reason in skipped]
@@ -44,7 +44,7 @@ def test_damaged_parts_are_named_and_left_as_they_are(run):
     data[2000] ^= 1
     part(run, 1).write_bytes(data)
     part(run, 2).replace(part(run, 3))
-    status, damaged = embedding_status(run.out)
+    status, damaged = read_embedding_status(run.out)
     assert (status["parts"]["done"], status["images"]["done"]) == (1, 2)
     assert [fault["part"] for fault in status["damaged"]] == ["000001.h5", "000003.h5"]
     assert [type(fault) for fault in damaged] == [Damaged, Mismatch]
@@ -60,5 +60,5 @@ def test_a_plan_that_is_none_is_an_error(run, change):
     path = part(run, 0).parents[1] / "plan.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(Damaged) as caught:
-        embedding_status(run.out)
+        read_embedding_status(run.out)
     assert caught.value.where == str(path)

@@ -13,7 +13,7 @@ from labelkit.errors import ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.reader import reopen_column, shards_folder
-from labelkit.store.writer import Contents, shard_borders
+from labelkit.store.writer import FileContents, shard_ranges
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
@@ -131,7 +131,7 @@ def test_a_store_without_images_can_be_split(tmp_path):
 @pytest.mark.parametrize("rows", [1, 7, 16, 1000])
 @pytest.mark.parametrize("count", [1, 3, 16])
 def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
-    borders = shard_borders(rows, count)
+    borders = shard_ranges(rows, count)
     assert len(borders) == min(count, rows)
     assert [row for start, stop in borders for row in range(start, stop)] == list(range(rows))
     sizes = [stop - start for start, stop in borders]
@@ -156,14 +156,14 @@ def test_a_full_disk_leaves_no_shard_and_the_run_goes_on(tmp_path, monkeypatch, 
     run = EmbeddingRun.open(out, make_plan())
     for part in run.pending_parts():
         write_part(run, part)
-    real, count = Contents.write, iter(range(10))
+    real, count = FileContents.write, iter(range(10))
 
     def full(image, file):
         with full_disk(500 if next(count) == failing else resource.RLIM_INFINITY):
             return real(image, file)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Contents, "write", full)
+        patch.setattr(FileContents, "write", full)
         with pytest.raises(ResourceError, match="larger than this system allows"):
             run.publish(0.5, 3)
     assert not out.exists()

@@ -9,18 +9,13 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.commands.store_files.packing import pack_store
-from labelkit.commands.store_files.verify import (
-    verify_file,
-    verify_images,
-    verify_patches,
-    verify_results,
-)
+from labelkit.commands.store_files.verify import verify_file, verify_images, verify_patches, verify_results
 from labelkit.errors import Damaged, Mismatch, NotAStore, StoreError
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import patches_folder
 from labelkit.store.plans import PatchPlan
 from labelkit.store.results import write_result
-from labelkit.store.schema import name_bytes
+from labelkit.store.schema import encode_name
 from store_samples import contents_of, make_plan, make_store
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
@@ -36,9 +31,9 @@ def write_patches(store):
     plan = PatchPlan(make_plan(part_rows=2), layer="last", grid=(2, 2), dim=2, set_bytes=1)
     store = make_store(store.path, plan.rows, overwrite=True)
     run = PatchRun.open(store.path, plan)
-    for number, (_, start, stop) in enumerate(plan.pieces):
+    for number, (_, start, stop) in enumerate(plan.chunks):
         rows = np.arange(start, stop)
-        run.write_piece(number, rows, np.ones((len(rows), 4, 2)), None, np.tile([0, 0, 8, 8], (len(rows), 1)))
+        run.write_chunk(number, rows, np.ones((len(rows), 4, 2)), None, np.tile([0, 0, 8, 8], (len(rows), 1)))
     run.publish(store)
     return store
 
@@ -124,7 +119,7 @@ def test_a_result_that_exists_twice_is_a_fault(store, tmp_path):
     folder = tmp_path / "all.h5.results"
     folder.mkdir()
     contents = contents_of(tmp_path / "s.h5.results" / "first.h5")
-    contents.set("", stage="another")
+    contents.set_attributes("", stage="another")
     (folder / "first.h5").write_bytes(contents.sealed().to_bytes())
     (found,) = faults(verify_file(tmp_path / "all.h5"))
     assert found == (StoreError, str(folder / "first.h5"))
@@ -162,10 +157,10 @@ def images(tmp_path):
     root = tmp_path / "images"
     names = ["a/0.png", "b/\udcff.png", "c.png"]
     for name in names:
-        path = root / os.fsdecode(name_bytes(name))
+        path = root / os.fsdecode(encode_name(name))
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name_bytes(name) * 3)
-    digests = [hashlib.sha256(name_bytes(name) * 3).digest() for name in names]
+        path.write_bytes(encode_name(name) * 3)
+    digests = [hashlib.sha256(encode_name(name) * 3).digest() for name in names]
     return root, names, np.frombuffer(b"".join(digests), np.uint8).reshape(3, 32)
 
 

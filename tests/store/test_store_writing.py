@@ -6,19 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.errors import (
-    BusyError,
-    Damaged,
-    DatasetError,
-    Mismatch,
-    OutputExistsError,
-    ResourceError,
-    StoreError,
-)
+from labelkit.errors import BusyError, Damaged, DatasetError, Mismatch, OutputExistsError, ResourceError, StoreError
 from labelkit.store import parts as run_folder
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store
-from labelkit.store.plans import EmbeddingPlan, continue_plan
+from labelkit.store.plans import EmbeddingPlan, resume_plan
 from labelkit.store.writing import EmbeddingRun
 from store_samples import DIM, MODEL, SAMPLE_IDS, contents_of, make_plan, make_store, rows_of, write_part
 
@@ -263,7 +255,7 @@ def test_an_interrupted_run_goes_on_with_the_names_it_began_with(tmp_path):
         labeled=[0, 1, 0, 1, 0, 0, 0, 0],
         splits=[-1, 0, 1, 0, 1, 0, 1, -1],
     )
-    plan = continue_plan(out, now)
+    plan = resume_plan(out, now)
     assert plan.digest() == make_plan().digest()
     assert plan.sample_ids == tuple(SAMPLE_IDS)
     assert EmbeddingRun.open(out, plan).pending_parts() == [1]

@@ -14,7 +14,7 @@ from labelkit.store import writer
 from labelkit.store.array_files import read_matches
 from labelkit.store.commit import commit_file
 from labelkit.store.embeddings import open_store
-from labelkit.store.parts import open_part
+from labelkit.store.parts import open_verified_part
 from labelkit.store.patches import open_patches
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import list_results, read_result, write_result
@@ -59,7 +59,7 @@ def _embed(folder: Path, *, overwrite: bool = False, shards: int | None = None, 
 
 def _parts_and_store_are_whole(folder: Path) -> None:
     for path in folder.glob("*.run/parts/[0-9]*.h5"):
-        open_part(path).close()
+        open_verified_part(path).close()
     path = folder / "s.h5"
     if path.exists():
         store = open_store(path)
@@ -112,7 +112,7 @@ def _patches(folder: Path) -> None:
 def _patches_are_whole(folder: Path) -> None:
     _parts_and_store_are_whole(folder)
     if (folder / "s.h5.patches" / "SET.json").exists():
-        assert sum(len(block.features) for block in open_patches(open_store(folder / "s.h5")).blocks())
+        assert sum(len(block.features) for block in open_patches(open_store(folder / "s.h5")).iterate_blocks())
 
 
 def _matches_are_whole(folder: Path) -> None:
@@ -231,7 +231,7 @@ def test_committed_parts_are_not_made_again(tmp_path: Path) -> None:
 
 
 def test_what_follows_a_full_disk_is_written_in_the_same_process(tmp_path: Path) -> None:
-    sealed = writer.Contents({"rows": np.arange(12.0).reshape(4, 3)}, {"": {"kind": "numbers"}}).sealed()
+    sealed = writer.FileContents({"rows": np.arange(12.0).reshape(4, 3)}, {"": {"kind": "numbers"}}).sealed()
 
     def act() -> None:
         commit_file(tmp_path / "rows.h5", sealed.write)

@@ -107,7 +107,7 @@ def _patches(folder: Path) -> tuple[list[Path], Read]:
     def read() -> object:
         patches = open_patches(store)
         patches.verify()
-        images = [patches.image(row) for row in range(store.n)]
+        images = [patches.get_image(row) for row in range(store.n)]
         return [[image.features, image.cells, image.region, image.grid] for image in images]
 
     return files, read

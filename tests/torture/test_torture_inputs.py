@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.commands.table import all_commands
-from labelkit.options.base import flag, read_field_extra
+from labelkit.options.base import read_field_extra, to_flag
 from PIL import Image
 from torture_processes import Worker
 from torture_tally import FULL_SECONDS, Tally, sized, tree
@@ -37,7 +37,7 @@ NEEDS = {
 OUTPUTS = [
     (words, name)
     for words, command in COMMANDS.items()
-    for name, field in command.config_class().model_fields.items()
+    for name, field in command.load_config_class().model_fields.items()
     if read_field_extra(field, "makes") not in (None, "folder")
 ]
 TARGETS = ("s.h5", "link.h5", "hard", "s.h5.results/k-means.h5", "s.h5.results/new.h5", "labels.csv", "photo.png")
@@ -96,12 +96,12 @@ def test_no_output_takes_the_place_of_something_else(worker: Worker, place: Path
             continue  # an array over an array
         if target == "labels.csv" and words not in (("label",),) and name in ("csv", "confusion", "out"):
             continue  # a table over a table, unless it is read
-        with tally.attempt(f"{' '.join(words)} {flag(name)} {target[:40]}"):
+        with tally.attempt(f"{' '.join(words)} {to_flag(name)} {target[:40]}"):
             stores = {("embed",), ("import",)}
             if words in stores and target in ("s.h5", "link.h5", "hard"):
                 tally.attempts -= 1
                 continue  # a store over a store that is not read
-            code, _ = worker.run([*words, *needs, flag(name), target, "--overwrite", "-q"], place)
+            code, _ = worker.run([*words, *needs, to_flag(name), target, "--overwrite", "-q"], place)
             log = (place / "log").read_text()
             assert code in (2, 3), f"{code} {log[-300:]}"
             assert "Traceback" not in log

@@ -14,7 +14,7 @@ import pytest
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.registry import METHODS
 from labelkit.options.training import StepRunConfig, StepTrainConfig
-from labelkit.store.parts import open_part
+from labelkit.store.parts import open_verified_part
 from labelkit.training.checkpoint import load_checkpoint, verify_checkpoint
 from PIL import Image
 from torture_processes import Worker
@@ -154,7 +154,7 @@ def _committed(folder: Path, expected: dict[str, Any]) -> dict[str, int]:
     """Check all that has its final name; return what there is, as a measure that must not shrink."""
     parts = [*folder.glob("*.run/parts/*.h5")]
     for path in parts:
-        open_part(path).close()
+        open_verified_part(path).close()
     for name, data in tree(folder).items():
         if name in expected and isinstance(expected[name], bytes) and not name.startswith("run/"):
             assert data == expected[name], f"{name} differs"

@@ -19,8 +19,8 @@ import torch
 from labelkit.cli.main import main
 from labelkit.errors import LabelkitError, ResourceError
 from labelkit.store.embeddings import open_store
-from labelkit.store.parts import open_part
-from labelkit.store.reader import open_file
+from labelkit.store.parts import open_verified_part
+from labelkit.store.reader import open_checked_file
 from labelkit.store.results import write_result
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
@@ -111,9 +111,9 @@ ACTIONS: dict[str, Callable[[Path], None]] = {
 def _readable(folder: Path) -> None:
     """Open whatever has its final name."""
     for path in folder.glob("*.h5.run/parts/*.h5"):
-        open_part(path).close()
+        open_verified_part(path).close()
     for path in folder.glob("*.patches.run/parts/*.h5"):
-        open_file(path, None).close()
+        open_checked_file(path, None).close()
     if (folder / "s.h5").exists():
         assert open_store(folder / "s.h5").n == 7
     if any(folder.glob("checkpoints/step-*")):
@@ -147,7 +147,7 @@ def test_a_full_disk_is_an_error_and_with_room_the_same_again_ends_the_same(
 ) -> None:
     # so that the disk fills while something is written, not before anything is
     for module in ("writing", "patch_writing"):
-        monkeypatch.setattr(f"labelkit.store.{module}.check_space", lambda *args: None)
+        monkeypatch.setattr(f"labelkit.store.{module}.check_disk_space", lambda *args: None)
     action = ACTIONS[name]
     expected = _expected(action, tmp_path / "whole")
     pages = 2 + 2 * sum(-(-len(data) // PAGE) for data in expected.values())

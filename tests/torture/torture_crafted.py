@@ -7,7 +7,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from labelkit.store.writer import Contents
+from labelkit.store.writer import FileContents
 from store_samples import contents_of
 
 Add = Callable[[Any, str], object]
@@ -181,7 +181,7 @@ ADDITIONS: dict[str, tuple[Add, str]] = {
 }
 
 
-def _rebuilt(change: Callable[[Contents], object]) -> Callable[[bytes, Path], bytes]:
+def _rebuilt(change: Callable[[FileContents], object]) -> Callable[[bytes, Path], bytes]:
     def make(data: bytes, path: Path) -> bytes:
         path.write_bytes(data)
         contents = contents_of(path)
@@ -213,9 +213,9 @@ CHANGES: dict[str, Callable[[bytes, Path], bytes]] = {
     "user block": _user_block,
     "store behind other bytes": lambda data, path: bytes(512) + data,
     "newer superblock": lambda data, path: data[:8] + b"\xff" + data[9:],
-    "newer major": _rebuilt(lambda contents: contents.set("", format_version="2.0")),
-    "unknown feature": _rebuilt(lambda contents: contents.set("", requires="holograms")),
-    "a version that is no number": _rebuilt(lambda contents: contents.set("", format_version="\u0661.0")),
+    "newer major": _rebuilt(lambda contents: contents.set_attributes("", format_version="2.0")),
+    "unknown feature": _rebuilt(lambda contents: contents.set_attributes("", requires="holograms")),
+    "a version that is no number": _rebuilt(lambda contents: contents.set_attributes("", format_version="\u0661.0")),
     "row counts that differ": _rebuilt(
         lambda contents: contents.datasets.update(labels=contents.datasets["labels"][:-1])
     ),

@@ -15,14 +15,14 @@ from labelkit.training.checkpoint import (
     TRAINING,
     CheckpointWriter,
     load_checkpoint,
-    rank_file,
-    read_pointer,
+    rank_file_name,
+    read_last_pointer,
     verify_checkpoint,
 )
 from tests.tiers import quick_every
 from torch import Tensor
 
-FILES = [MODEL, TRAINING, rank_file(0), STATE]
+FILES = [MODEL, TRAINING, rank_file_name(0), STATE]
 
 
 class Killed(BaseException):
@@ -66,7 +66,7 @@ def test_tensors_and_state_come_back_exactly(writer: CheckpointWriter, run: Path
     _save(writer, 7, counters={"a": [1, 2.5, None, True, "x"]}, tiny=5e-324, third=1 / 3)
     loaded = load_checkpoint(run)
     assert loaded.warnings == ()
-    for name, wanted in (("model", MODEL), ("training", TRAINING), ("per_rank", rank_file(0))):
+    for name, wanted in (("model", MODEL), ("training", TRAINING), ("per_rank", rank_file_name(0))):
         tensors = loaded.tensors(wanted)
         expected = _tensors(7)[name]
         assert tensors.keys() == expected.keys()
@@ -98,7 +98,7 @@ def test_every_process_writes_its_file_and_the_main_one_seals_them(tmp_path: Pat
 
     main = CheckpointWriter(tmp_path, rank=0, share=share, barrier=other_rank)
     folder = _save(main, 1)
-    assert set(verify_checkpoint(folder)["files"]) == {MODEL, TRAINING, rank_file(0), rank_file(1)}
+    assert set(verify_checkpoint(folder)["files"]) == {MODEL, TRAINING, rank_file_name(0), rank_file_name(1)}
 
 
 @pytest.mark.parametrize("name", [*FILES, None])
@@ -145,7 +145,7 @@ def test_a_torn_pointer_costs_a_warning(writer: CheckpointWriter, run: Path) -> 
 def test_a_pointer_out_of_the_folder_is_not_followed(writer: CheckpointWriter) -> None:
     _save(writer, 1)
     (writer.folder / "last.json").write_text('{"checkpoint": "../elsewhere", "state_sha256": ""}')
-    assert read_pointer(writer.folder) is None
+    assert read_last_pointer(writer.folder) is None
 
 
 def _watch_disk(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.samplers import ImageStream, StreamSampler
 from labelkit.data.views.recipes import test_view, weak_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.options.training import StepTrainConfig
@@ -53,7 +53,7 @@ class Growing(Method[GrowingConfig]):
             return None
         labels = self.labels.numpy().copy()
         labeled = labels[rows] >= 0
-        drawn = (Stream("labeled", rows[labeled], 4), Stream("unlabeled", rows[~labeled], 4))
+        drawn = (ImageStream("labeled", rows[labeled], 4), ImageStream("unlabeled", rows[~labeled], 4))
         steps = 5 if index == 0 else 3
         sampler = StreamSampler(drawn, steps=2, seed=0, phase=index)
         view = weak_view(8, "digits", chiral=True)

@@ -214,7 +214,7 @@ def test_a_longer_run_may_resume_and_a_shorter_one_may_not(run: RunDir) -> None:
 
 @pytest.mark.parametrize(("was", "now"), [("auto", "gcd"), ("gcd", "auto")])
 def test_a_split_that_was_automatic_may_be_asked_for_by_name(run: RunDir, was: str, now: str) -> None:
-    run.extend("toy", {**OPTIONS, "label_split": was})
+    run.update_options("toy", {**OPTIONS, "label_split": was})
     check_same_options(run.path, "toy", {**OPTIONS, "label_split": now}, allowed=frozenset())
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from labelkit.errors import CheckpointDamaged, CheckpointError
-from labelkit.training.checkpoint import MODEL, TRAINING, CheckpointWriter, load_checkpoint, rank_file
-from labelkit.training.run_status import checkpoint_status, training_status
+from labelkit.training.checkpoint import MODEL, TRAINING, CheckpointWriter, load_checkpoint, rank_file_name
+from labelkit.training.run_status import inspect_checkpoint, inspect_run
 
 GOLDEN = Path(__file__).parents[1] / "data" / "formats" / "checkpoints-1.0"
 BYTES = {
@@ -62,12 +62,12 @@ def test_a_checkpoint_of_format_1_0_is_read() -> None:
     assert model["student.weight"].tolist() == [[1, -0.5], [0.25, 0]]
     assert model["steps"].item() == 3
     assert found.tensors(TRAINING)["optimizer.0/student.weight/exp_avg"].tolist() == [[0.125] * 2] * 2
-    assert found.tensors(rank_file(0))["torch"].tolist() == [0, 1, 2, 3]
+    assert found.tensors(rank_file_name(0))["torch"].tolist() == [0, 1, 2, 3]
 
 
 def test_a_stopped_run_tells_where_it_is(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    status = training_status(run)
+    status = inspect_run(run)
     assert (status.method, status.options) == ("softmax", {"epochs": 8, "lr": 0.1})
     assert (status.is_running, status.is_finished, status.faults) == (False, False, [])
     found = [(one.folder.name, one.state["step"], one.state["epoch"], one.faults) for one in status.checkpoints]
@@ -80,7 +80,7 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 2, "st')
-    status = training_status(run)
+    status = inspect_run(run)
     assert status.last_record == {"epoch": 1, "step": 4, "loss": 0.25}
     assert status.faults == []
 
@@ -91,7 +91,7 @@ def test_every_damaged_file_of_every_checkpoint_is_named(tmp_path: Path) -> None
     (first / "state.json").write_bytes((first / "state.json").read_bytes().replace(b'"epoch":1', b'"epoch":2'))
     (second / "model.safetensors").write_bytes(b"")
     (second / "training.safetensors").unlink()
-    status = training_status(run)
+    status = inspect_run(run)
     assert wheres(status.checkpoints[0].faults) == [str(first / "state.json")]
     assert wheres(status.checkpoints[1].faults) == [
         str(second / "model.safetensors"),
@@ -105,24 +105,24 @@ def test_pointers_that_name_no_or_another_checkpoint_are_faults(tmp_path: Path) 
     folder = run / "checkpoints"
     pointer = json.loads((folder / "last.json").read_text())
     (folder / "last.json").write_text(json.dumps({**pointer, "state_sha256": "0" * 64}))
-    assert wheres(training_status(run).faults) == [str(folder / "last.json")]
+    assert wheres(inspect_run(run).faults) == [str(folder / "last.json")]
     for content in ('{"checkpoint":"step-00000003","state_sha256":"0"}', "{"):
         (folder / "last.json").write_text(content)
-        assert wheres(training_status(run).faults) == [str(folder / "last.json")]
+        assert wheres(inspect_run(run).faults) == [str(folder / "last.json")]
 
 
 def test_metrics_that_were_cut_are_a_fault(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes()[:-5])
-    assert wheres(training_status(run).faults) == [str(run / "metrics.jsonl")]
+    assert wheres(inspect_run(run).faults) == [str(run / "metrics.jsonl")]
 
 
 def test_a_running_training_is_seen(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     with (run / ".lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert training_status(run).is_running
-    assert not training_status(run).is_running
+        assert inspect_run(run).is_running
+    assert not inspect_run(run).is_running
 
 
 def test_a_state_that_names_no_files_does_not_verify(tmp_path: Path) -> None:
@@ -136,4 +136,4 @@ def test_a_state_that_names_no_files_does_not_verify(tmp_path: Path) -> None:
         (folder / "state.json").write_text(
             json.dumps({**changed, "sha256": digest}, sort_keys=True, separators=(",", ":"))
         )
-        assert wheres(checkpoint_status(folder).faults) == [str(folder / "state.json")]
+        assert wheres(inspect_checkpoint(folder).faults) == [str(folder / "state.json")]

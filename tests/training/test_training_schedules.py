@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 from labelkit.options.training import TrainConfig
 from labelkit.training.schedules import (
-    adam_betas,
-    compute_max_decay,
-    ema_decay,
-    phase_lr,
+    adam_beta_schedule,
+    ema_decay_schedule,
+    max_ema_decay,
+    phase_lr_schedule,
     scheduled_lr,
     sigmoid_ramp,
 )
@@ -63,14 +63,14 @@ def test_the_sigmoid_ramp_has_the_published_values() -> None:
 
 
 def test_a_cosine_may_end_after_the_phase() -> None:
-    rate = phase_lr(1.0, 180, horizon=210 / 180)
+    rate = phase_lr_schedule(1.0, 180, horizon=210 / 180)
     assert [rate(epoch) for epoch in (0, 90, 180)] == pytest.approx([1, 0.611260, 0.049516], abs=1e-6)
-    assert phase_lr(2.0, 100)(50) == pytest.approx(1.0)
-    assert phase_lr(2.0, 100)(100) == pytest.approx(0.0)
+    assert phase_lr_schedule(2.0, 100)(50) == pytest.approx(1.0)
+    assert phase_lr_schedule(2.0, 100)(100) == pytest.approx(0.0)
 
 
 def test_ramps_grow_at_the_start_and_fall_at_the_end() -> None:
-    rate = phase_lr(0.003, 1000, "ramps", ramp_up=0.2, ramp_down=0.1)
+    rate = phase_lr_schedule(0.003, 1000, "ramps", ramp_up=0.2, ramp_down=0.1)
     assert rate(0) == pytest.approx(0.003 * math.exp(-5))
     assert [rate(step) for step in (200, 500, 900)] == pytest.approx([0.003] * 3)
     assert rate(950) == pytest.approx(0.003 * math.exp(-12.5 / 4))
@@ -79,25 +79,25 @@ def test_ramps_grow_at_the_start_and_fall_at_the_end() -> None:
 
 def test_moments_of_adam_follow_the_ramps() -> None:
     """0.5 and 0.99 of the released code of Mean Teacher, 40,000 and 25,000 of 150,000 steps."""
-    moments = adam_betas(150_000, 40_000 / 150_000, 25_000 / 150_000, beta1_end=0.5, beta2_start=0.99)
+    moments = adam_beta_schedule(150_000, 40_000 / 150_000, 25_000 / 150_000, beta1_end=0.5, beta2_start=0.99)
     assert [moments(step) for step in (0, 39_999)] == [(0.9, 0.99)] * 2
     assert [moments(step) for step in (40_001, 125_000)] == [(0.9, 0.999)] * 2
     assert moments(137_500) == pytest.approx((0.5 + 0.4 * math.exp(-12.5 / 4), 0.999))
     assert moments(150_000) == pytest.approx((0.5 + 0.4 * math.exp(-12.5), 0.999))
-    assert adam_betas(10, 0.0, 0.0, 0.9, 0.999)(3) == (0.9, 0.999)
+    assert adam_beta_schedule(10, 0.0, 0.0, 0.9, 0.999)(3) == (0.9, 0.999)
 
 
 def test_a_teacher_is_at_first_the_mean_of_all_students() -> None:
-    decay = ema_decay(0.99, 0.999, ramp_steps=1000)
+    decay = ema_decay_schedule(0.99, 0.999, ramp_steps=1000)
     assert [decay(step) for step in (1, 2, 9, 99, 150)] == pytest.approx([0.5, 0.666667, 0.9, 0.99, 0.99], abs=1e-6)
-    assert ema_decay(0.999, 0.999, 0)(999) == pytest.approx(0.999)
+    assert ema_decay_schedule(0.999, 0.999, 0)(999) == pytest.approx(0.999)
 
 
 def test_the_decay_steps_up() -> None:
-    assert [ema_decay(0.9, 0.99, 500)(step) for step in (499, 500)] == [0.9, 0.99]
+    assert [ema_decay_schedule(0.9, 0.99, 500)(step) for step in (499, 500)] == [0.9, 0.99]
 
 
 def test_decays_fit_short_phases() -> None:
-    assert [compute_max_decay(steps) for steps in (5, 10, 400, 10_000, 150_000)] == pytest.approx(
+    assert [max_ema_decay(steps) for steps in (5, 10, 400, 10_000, 150_000)] == pytest.approx(
         [0, 0, 0.975, 0.999, 0.999]
     )

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.clustering import spherical_kmeans
-from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.algorithms.row_blocks import StoredRows, row_slices
 from labelkit.algorithms.sinkhorn import (
     KERNEL_BYTES,
     LinearScores,
     SinkhornResult,
     balanced_labels,
-    make_prior,
+    build_prior,
     solve_assignment,
     sort_prior_by_cluster_size,
 )
-from labelkit.commands.cluster.grouping import Grouping
+from labelkit.commands.cluster.grouping import ClusteringOutput
 from labelkit.commands.cluster.options import SinkhornConfig
-from labelkit.commands.common.embeddings import check_nonzero_embeddings, load_within_memory_limit, max_block_bytes
+from labelkit.commands.common.embeddings import check_nonzero_embeddings, load_rows_within_memory_limit, max_block_bytes
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import is_file
 from labelkit.errors import ConfigError, InputError
@@ -40,7 +40,7 @@ _EXACT_MAX_ROWS = 8000
 _LARGEST_PRIOR_BYTES = 1 << 26
 
 
-def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> Grouping:
+def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> ClusteringOutput:
     """Assign rows of a store to clusters of prescribed sizes.
 
     Raises:
@@ -52,7 +52,7 @@ def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: 
         problem = f"{config.index} has {len(rows)} images, but exact assignment supports at most {_EXACT_MAX_ROWS}"
         raise ConfigError("--exact-balance", problem, "Remove --exact-balance, or choose a --split with fewer images.")
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
-    features = load_within_memory_limit(config, store, rows, unit=True)
+    features = load_rows_within_memory_limit(config, store, rows, normalize=True)
     check_nonzero_embeddings(store, rows, features)
     generator = keyed_generator(config.seed, "cluster")
     clustering = spherical_kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits)
@@ -67,7 +67,7 @@ def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: 
 
 def _optimize_alternately(
     config: SinkhornConfig, points: Tensor | StoredRows, prior: Tensor, prototypes: Tensor
-) -> Grouping:
+) -> ClusteringOutput:
     """Alternate between assigning rows (m, d), with prior (k,), and updating prototypes (k, d) until convergence."""
     lam = 1 / config.temperature
     memory_bytes = max_block_bytes(config, KERNEL_BYTES)
@@ -108,7 +108,7 @@ def _optimize_alternately(
     reached = {"rounds": rounds, "passes": passes}
     arrays = {"prototypes": prototypes, "potentials": found.potentials}
     arrays |= {"marginals": found.marginals, "prior_shares": prior}
-    return Grouping(
+    return ClusteringOutput(
         cluster_ids.numpy(),
         {name: array.numpy() for name, array in arrays.items()},
         {"marginal_error": found.marginal_error, "converged": found.converged, **reached},
@@ -121,7 +121,7 @@ def _optimize_alternately(
 def _compute_mean_directions(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
     """Compute the mean direction of each cluster; clusters that are empty or have a zero mean keep their prototypes."""
     sums = torch.zeros(prototypes.shape, dtype=torch.float64)
-    for block in blocks(*points.shape):
+    for block in row_slices(*points.shape):
         sums.index_add_(0, cluster_ids[block], torch.as_tensor(points[block]).double())
     lengths = sums.norm(dim=1, keepdim=True)
     return torch.where(lengths > 1e-6, (sums / lengths.clamp_min(1e-12)).float(), prototypes)
@@ -136,13 +136,13 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
     remedy = f"Pass a file of {num_clusters} positive numbers: fractions that sum to 1 or sizes that sum to {num_rows}."
     try:
         if is_word:
-            return make_prior(spec, num_clusters)
+            return build_prior(spec, num_clusters)
         values = np.array(read_bytes(path, _LARGEST_PRIOR_BYTES).decode().replace(",", " ").split(), dtype=np.float64)
         if len(values) != num_clusters:
             raise ValueError(f"contains {len(values)} numbers, but there are {num_clusters} clusters")
-        # make_prior checks that all are positive
+        # build_prior checks that all are positive
         is_sizes = np.isfinite(values).all() and (values == np.round(values)).all() and values.sum() == num_rows
-        return make_prior(values / num_rows if is_sizes else values, num_clusters)
+        return build_prior(values / num_rows if is_sizes else values, num_clusters)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(spec, "cannot be read as text", remedy) from error
     except ValueError as error:

@@ -15,7 +15,7 @@ from labelkit.algorithms.clustering import (
     semi_supervised_kmeans,
     spherical_kmeans,
 )
-from labelkit.commands.cluster.grouping import Grouping
+from labelkit.commands.cluster.grouping import ClusteringOutput
 from labelkit.commands.cluster.options import (
     ClusterConfig,
     PatchClusterConfig,
@@ -23,22 +23,17 @@ from labelkit.commands.cluster.options import (
     SphericalKMeansConfig,
     SSKMeansConfig,
 )
-from labelkit.commands.common.apply import apply_to_rows, check_cluster
+from labelkit.commands.common.apply import apply_to_rows, check_ray_cluster
 from labelkit.commands.common.embeddings import (
     check_nonzero_embeddings,
+    find_split_rows,
     find_zero_embeddings,
-    load_within_memory_limit,
+    load_rows_within_memory_limit,
     max_block_bytes,
     normalize_embeddings,
-    split_rows,
 )
-from labelkit.commands.common.labels import (
-    UsableLabels,
-    label_agreement_warning,
-    make_labeled_array,
-    read_usable_labels,
-)
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.labels import UsableLabels, build_labeled_mask, check_label_agreement, read_usable_labels
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS, assign_stable_ids, read_previous_groups
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
@@ -53,7 +48,7 @@ _BLOCK_BYTES = 64 << 20
 _MAX_PATCHES = 100_000
 
 
-def cluster_store(config: ClusterConfig) -> SimpleResult:
+def cluster_store(config: ClusterConfig) -> CommandResult:
     """Cluster the embeddings of a store using the algorithm specified by the options.
 
     Returns:
@@ -65,14 +60,14 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         InputError: the file of the prior cannot be used.
     """
     if isinstance(config, ProcessesConfig):
-        check_cluster(config.ray_address)
+        check_ray_cluster(config.ray_address)
     store = open_store(config.index)
     if isinstance(config, PatchClusterConfig) and config.patches:
         if config.previous is not None:
             problem = "clusters of patches cannot keep the ids of an earlier run"
             raise ConfigError("--previous", problem, "Remove --previous.")
         return _cluster_patches(config, store)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     if config.num_clusters > len(rows):
         problem = f"{config.num_clusters} clusters are too many for {len(rows)} images in {config.index}"
         raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
@@ -103,13 +98,13 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     for key, values_of_rows in found.of_rows.items():
         arrays[key] = one = np.zeros(store.n, dtype=values_of_rows.dtype)
         one[rows] = values_of_rows
-    arrays |= {key: lasting.values_by_id(array) for key, array in found.of_groups.items()} | lasting.arrays()
+    arrays |= {key: lasting.values_by_id(array) for key, array in found.of_groups.items()} | lasting.result_arrays()
     if found.classes is not None and given is not None:
-        arrays["names"] = lasting.names(found.classes, given.class_names)
+        arrays["names"] = lasting.name_ids(found.classes, given.class_names)
         arrays["new_classes"] = lasting.new_class_mask(found.classes).astype(np.uint8)
-        arrays |= make_labeled_array(store, rows, given)
+        arrays |= build_labeled_mask(store, rows, given)
         params |= {"labels": given.source} if given.source else {}
-    params |= {**lasting.params(), **found.facts}
+    params |= {**lasting.result_params(), **found.facts}
     sizes = np.bincount(cluster_ids, minlength=lasting.num_ids)
     used = sizes[~lasting.retired]
     progress, empty, single = current_progress(), int((used == 0).sum()), int((used == 1).sum())
@@ -148,18 +143,18 @@ def _write_groups(
     params: Mapping[str, object],
     values: Mapping[str, object],
     shown: Mapping[str, Cell],
-) -> SimpleResult:
+) -> CommandResult:
     stage, overwrite = " ".join(config.command), config.overwrite
     path = write_result(store, name, kind=kind, arrays=arrays, params=params, stage=stage, overwrite=overwrite)
     head: dict[str, object] = {"index": config.index, "result": name, "path": path, "algorithm": config.command[1]}
-    table = Table.of_row("", {"result": name, "clusters": config.num_clusters, **shown, "path": path})
-    return SimpleResult({**head, "num_clusters": config.num_clusters, **values}, (path,), (table,))
+    table = Table.from_row("", {"result": name, "clusters": config.num_clusters, **shown, "path": path})
+    return CommandResult({**head, "num_clusters": config.num_clusters, **values}, (path,), (table,))
 
 
 def _cluster_rows(
     config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None
-) -> Grouping:
-    features = load_within_memory_limit(config, store, rows, unit=bool(getattr(config, "normalize", False)))
+) -> ClusteringOutput:
+    features = load_rows_within_memory_limit(config, store, rows, normalize=bool(getattr(config, "normalize", False)))
     options = _kmeans_options(config, "cluster")
     if isinstance(config, ProcessesConfig):
         features.spread = partial(apply_to_rows, config=config, name="assigning images")
@@ -167,7 +162,7 @@ def _cluster_rows(
     if isinstance(config, SSKMeansConfig):
         assert given is not None
         _check_labels(given, config.num_clusters)
-        if (wrong := label_agreement_warning(lambda places: features[places], given.labels, config.seed)) is not None:
+        if (wrong := check_label_agreement(lambda places: features[places], given.labels, config.seed)) is not None:
             current_progress().warning(wrong)
         free, fixed = np.flatnonzero(~given.labeled), np.flatnonzero(given.labeled)
         guided = semi_supervised_kmeans(
@@ -190,7 +185,9 @@ def _cluster_rows(
         found = algorithm(features, config.num_clusters, **options)
         ids, centroids, inertia, iterations = found.cluster_ids, found.centroids, found.inertia, found.num_iterations
     facts = {"inertia": inertia, "iterations": iterations}
-    return Grouping(ids, {"centroids": centroids.astype(np.float32)}, facts, {"inertia": inertia}, classes=classes)
+    return ClusteringOutput(
+        ids, {"centroids": centroids.astype(np.float32)}, facts, {"inertia": inertia}, classes=classes
+    )
 
 
 def _kmeans_options(config: ClusterConfig, what: str) -> dict[str, Any]:
@@ -217,10 +214,10 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
         raise ConfigError("--num-clusters", problem, f"Choose at most {classes + free} clusters.")
 
 
-def _cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> SimpleResult:
+def _cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> CommandResult:
     """Cluster the patches of a store: fit centroids on a random sample, then assign all patches block by block."""
     patches = open_patches(store)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     algorithm = config.command[1]
     name = config.result or f"{algorithm}-patches"
     params = _check_result(config, store, name, "patch_clusters")
@@ -259,7 +256,7 @@ def _run_on_patches(
     found = group(sample, config.num_clusters, **_kmeans_options(config, "cluster patches"))
     # nearest centroids; -1 for patches of other images, and zero patches if spherical
     ids = [np.zeros(0, np.int32)]
-    for block in patches.blocks(max_block_bytes(config, _BLOCK_BYTES)):
+    for block in patches.iterate_blocks(max_block_bytes(config, _BLOCK_BYTES)):
         wanted, features = chosen[block.image_rows], np.asarray(block.features, dtype=np.float32)
         if is_spherical:
             wanted &= ~find_zero_embeddings(features)
@@ -278,7 +275,7 @@ def _sample_patches(patches: PatchSet, chosen: NDArray[np.bool_], seed: int) -> 
         drawn = keyed_generator(seed, "sample of patches").choice(len(numbers), _MAX_PATCHES, replace=False)
         numbers = numbers[np.sort(drawn)]
     taken = [np.zeros((0, patches.dim), np.float32)]
-    for block in patches.blocks():
+    for block in patches.iterate_blocks():
         low, high = np.searchsorted(numbers, (block.start, block.start + len(block.features)))
         taken.append(block.features[numbers[low:high] - block.start].astype(np.float32))
     return np.concatenate(taken)

@@ -11,8 +11,8 @@ from labelkit.commands.common.results import Cell
 
 
 @dataclass(frozen=True)
-class Grouping:
-    """Clusters that an algorithm found among m rows, with the values to store and report.
+class ClusteringOutput:
+    """Clusters found by an algorithm among m rows, with the values to store and report.
 
     Attributes:
         ids: (m,) int64 in ``[0, k)``, cluster of each row.

@@ -4,10 +4,10 @@ from typing import ClassVar
 
 from labelkit.options.base import OPTION
 from labelkit.options.memory import MemoryConfig, ProcessesConfig
-from labelkit.options.shared import AddedLabelsOption, IndexConfig, NormalizeOption, PreviousOption, SplitOption
+from labelkit.options.shared import AddedLabelsOption, NamedResultConfig, NormalizeOption, PreviousOptions, SplitOption
 
 
-class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
+class ClusterConfig(SplitOption, PreviousOptions, NamedResultConfig, MemoryConfig):
     """Options shared by all clustering commands."""
 
     num_clusters: int = OPTION(..., "Number of clusters.", ge=1)

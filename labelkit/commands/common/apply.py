@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from labelkit.algorithms.row_blocks import StoredRows, rows_per_block
 from labelkit.cache import cache_files, read_arrays, write_arrays
-from labelkit.data.exit_with_parent import exit_with_parent, without_main_module
+from labelkit.data.exit_with_parent import exit_with_parent, hide_main_module
 from labelkit.errors import ConfigError, LabelkitError, ResourceError
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
@@ -41,7 +41,7 @@ _RETRIES = 5
 _SECONDS_TO_CONNECT = 10
 
 
-def apply(
+def map_parallel(
     function: Callable[[Item], Result],
     items: Sequence[Item],
     *,
@@ -49,7 +49,7 @@ def apply(
     ray_address: str | None = None,
     gpus: bool = False,
 ) -> Iterator[tuple[Item, Result]]:
-    """Apply a function to items in worker processes or on a Ray cluster; yield results in order of completion.
+    """Apply a function to each item in worker processes or on a Ray cluster; yield results as they are completed.
 
     Args:
         function: module-level function, or a ``partial`` of one; called in other processes.
@@ -76,10 +76,10 @@ def apply_to_rows(
     config: ProcessesConfig,
     name: str,
     *,
-    numbers_per_row: int = 0,
+    values_per_row: int = 0,
     resumable: bool = False,
 ) -> Iterator[Result]:
-    """Apply a function to consecutive parts of the given rows, using ``apply_to_parts``.
+    """Split rows into consecutive parts, and apply a function to each part as ``apply_to_parts`` does.
 
     Parts depend only on shapes and end at block boundaries, so results depend neither on where they are computed nor on
     the shards of the store. There is at least one part, which may be empty.
@@ -89,10 +89,10 @@ def apply_to_rows(
         rows: rows of a store; worker processes read them from the store.
         config: where the function runs.
         name: task name for progress.
-        numbers_per_row: number of values per row in temporary blocks; default: the row length.
+        values_per_row: number of values per row in temporary blocks; default: the row length.
         resumable: see ``apply_to_parts``.
     """
-    step = _BLOCKS_PER_CALL * rows_per_block(numbers_per_row or rows.shape[1])
+    step = _BLOCKS_PER_CALL * rows_per_block(values_per_row or rows.shape[1])
     parts = [rows.subset(slice(start, min(start + step, len(rows)))) for start in range(0, max(1, len(rows)), step)]
     return apply_to_parts(function, parts, config, name, resumable=resumable, whole=rows)
 
@@ -106,7 +106,7 @@ def apply_to_parts(
     resumable: bool = False,
     whole: object = None,
 ) -> Iterator[Result]:
-    """Apply a function to each part, in this process or wherever the options specify, and yield the results in order.
+    """Apply a function to each part, in this or other processes as the options specify; yield the results in order.
 
     Args:
         function: module-level function, or a ``partial`` of one or of a method; its arguments are sent with each part.
@@ -131,7 +131,7 @@ def apply_to_parts(
     results = ((part, function(part)) for part in left)
     if elsewhere:
         call = partial(_call_with_core_share, function)
-        results = apply(call, left, processes=config.processes, ray_address=config.ray_address)  # type: ignore[assignment]
+        results = map_parallel(call, left, processes=config.processes, ray_address=config.ray_address)  # type: ignore[assignment]
     with current_progress().task(name, total=total) as task:
         task.skip(sum(map(len, found)))
         while parts and parts[0] in found:
@@ -173,7 +173,7 @@ def _run_in_processes(
             count, mp_context=context, initializer=_initialize_process, initargs=(numbers, processes, gpus)
         )
         try:
-            with without_main_module():
+            with hide_main_module():
                 futures = {pool.submit(function, item): item for item in left}
             for future in as_completed(futures):
                 result = future.result()
@@ -205,8 +205,8 @@ def _initialize_process(numbers: Queue[int], processes: int, gpus: bool) -> None
         os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[numbers.get() % count]
 
 
-def check_cluster(address: str | None) -> None:
-    """Check early that Ray is installed and the cluster can be reached; do nothing if the address is ``None``.
+def check_ray_cluster(address: str | None) -> None:
+    """Check that Ray is installed and the cluster can be reached, before any work; an address of ``None`` is valid.
 
     Raises:
         ConfigError: Ray is not installed, or the cluster cannot be reached.
@@ -232,7 +232,7 @@ def _no_cluster_error(address: str, error: Exception) -> ConfigError:
 def _run_on_ray(
     function: Callable[[Item], Result], items: Sequence[Item], address: str, gpus: bool
 ) -> Iterator[tuple[Item, Result]]:
-    check_cluster(address)
+    check_ray_cluster(address)
     import ray
 
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, row_norms
+from labelkit.algorithms.row_blocks import Rows, StoredRows, iterate_blocks, row_norms, row_slices
 from labelkit.data.datasets import resolve_split
 from labelkit.errors import ConfigError, StoreError
 from labelkit.options.memory import MemoryConfig
@@ -19,8 +19,8 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
 
-def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") -> NDArray[np.int64]:
-    """Return the row numbers of a split of a store, or all row numbers for ``all``.
+def find_split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") -> NDArray[np.int64]:
+    """Find the row numbers of a split of a store; for ``all``, return all row numbers.
 
     Raises:
         ConfigError: the store has no such split, or the split is empty.
@@ -48,16 +48,16 @@ def warn_of_newer_store(index: Path) -> None:
         current_progress().warning(warning)
 
 
-def labeled_rows(
+def find_labeled_rows(
     store: EmbeddingStore, split: str, *, option: str = "--split", remedy: str = "Embed a dataset with labels."
 ) -> NDArray[np.int64]:
-    """Return the row numbers of the labeled images of a split; see :func:`split_rows`.
+    """Find the row numbers of the labeled images of a split; see :func:`find_split_rows`.
 
     Raises:
         ConfigError: the store has no such split, or the split is empty.
         StoreError: no image of the split has a label.
     """
-    rows = split_rows(store, split, option=option)
+    rows = find_split_rows(store, split, option=option)
     if store.labels is not None:
         rows = rows[np.asarray(store.labels)[rows] >= 0]
     if store.labels is None or not len(rows):
@@ -78,8 +78,8 @@ def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[
     return list(rows)
 
 
-def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the embeddings of the given rows as contiguous float32 after checking that they are finite.
+def load_finite_embeddings(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Load the embeddings of the given rows as contiguous float32, and check that they are finite.
 
     Raises:
         StoreError: some embeddings contain NaN or infinity.
@@ -87,7 +87,7 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
     if np.array_equal(rows, np.arange(store.n)):  # float32 rows of a mapped file need no copy
         features = np.ascontiguousarray(store.embeddings, dtype=np.float32)
     else:
-        features = stored_rows(store, rows).to_array()
+        features = load_rows(store, rows).to_array()
     check_finite(store, rows, features)
     return features
 
@@ -98,7 +98,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
     Raises:
         StoreError: some embeddings contain NaN or infinity.
     """
-    bad = np.concatenate([~np.isfinite(features[block]).all(axis=1) for block in blocks(*features.shape)])
+    bad = np.concatenate([~np.isfinite(features[block]).all(axis=1) for block in row_slices(*features.shape)])
     if bad.any():
         raise StoreError(
             f"{store.path}:/embeddings",
@@ -127,7 +127,7 @@ def check_nonzero_embeddings(
     features: Rows,
     remedy: str = "Use `labelkit cluster k-means`, which accepts them unchanged.",
 ) -> None:
-    """Check that no embedding (n, d) of the given rows (n,) is all zeros, and thus without a direction.
+    """Check that none of the embeddings (n, d) of the given rows (n,) is all zeros, and thus without a direction.
 
     Raises:
         StoreError: some embeddings are all zeros.
@@ -145,7 +145,7 @@ def check_nonzero_embeddings(
 def normalize_embeddings(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Normalize embeddings to unit length; zero embeddings remain zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
-    for block in blocks(*features.shape):
+    for block in row_slices(*features.shape):
         lengths = row_norms(features[block])[:, None]
         np.divide(features[block], np.where(lengths > 0, lengths, 1), out=scaled[block], casting="same_kind")
     return scaled
@@ -161,24 +161,29 @@ def max_block_bytes(config: MemoryConfig, limit: int) -> int:
     return limit if config.max_memory_bytes is None else max(1, min(limit, config.max_memory_bytes // 4))
 
 
-def load_within_memory_limit(
-    config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
+def load_rows_within_memory_limit(
+    config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, normalize: bool = False
 ) -> StoredRows:
-    """Return rows of a store, normalized if ``unit``; in memory if ``--max-memory`` allows, otherwise read in blocks.
+    """Load rows of a store; if ``--max-memory`` is too small for them, they are read in blocks when used.
 
     Raises:
         StoreError: the rows have changed since they were written.
     """
-    return stored_rows(store, rows, unit=unit, in_blocks=not fits_in_memory(config, 4 * len(rows) * store.dim))
+    return load_rows(store, rows, normalize=normalize, in_blocks=not fits_in_memory(config, 4 * len(rows) * store.dim))
 
 
-def stored_rows(
-    store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False, roots: bool = False, in_blocks: bool = False
+def load_rows(
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    *,
+    normalize: bool = False,
+    square_root: bool = False,
+    in_blocks: bool = False,
 ) -> StoredRows:
-    """Return the embeddings of the given rows of a store, or their square roots, verified against their digests.
+    """Load the embeddings of the given rows of a store, optionally normalized or as square roots, and verify them.
 
     Raises:
         StoreError: the rows have changed since they were written.
     """
     chosen = None if np.array_equal(rows, np.arange(store.n)) else rows
-    return StoredRows(store.lazy_embeddings, chosen, unit=unit, roots=roots, in_blocks=in_blocks)
+    return StoredRows(store.lazy_embeddings, chosen, unit=normalize, roots=square_root, in_blocks=in_blocks)

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import blocks
-from labelkit.commands.common.embeddings import check_features, check_nonzero_embeddings, normalize_embeddings
+from labelkit.algorithms.row_blocks import row_slices
+from labelkit.commands.common.embeddings import check_nonzero_embeddings, load_finite_embeddings, normalize_embeddings
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError, EncodedImage
 from labelkit.data.image_bank import EmbeddingBank
@@ -52,7 +52,7 @@ class EmbeddingDataset:
         """
         store = open_store(path)
         every = np.arange(store.n, dtype=np.int64)
-        features = check_features(store, every)
+        features = load_finite_embeddings(store, every)
         check_nonzero_embeddings(store, every, features)
         if store.n < 2:
             problem = "contains only one embedding, but training requires at least two"
@@ -60,8 +60,8 @@ class EmbeddingDataset:
         stored = None if views == "off" else _read_stored_views(store, needed=views == "on")
         return cls(store, normalize_embeddings(features), stored)
 
-    def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> EmbeddingBank:
-        """Return a training bank with the embeddings of the dataset's samples, in the same order."""
+    def build_bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> EmbeddingBank:
+        """Build a bank for training that contains the embeddings of a dataset's samples, in the same order."""
         places = self._places(dataset)
         return EmbeddingBank(
             dataset,
@@ -73,15 +73,15 @@ class EmbeddingDataset:
             device=device,
         )
 
-    def features_of(self, dataset: ImageDataset) -> NDArray[np.float32]:
-        """Return the embeddings (m, d) float32 of the dataset's samples."""
+    def select_embeddings(self, dataset: ImageDataset) -> NDArray[np.float32]:
+        """Return the embeddings (m, d) float32 of a dataset's samples."""
         return np.ascontiguousarray(self.features[self._places(dataset)])
 
     def _places(self, dataset: ImageDataset) -> NDArray[np.int64]:
         place = {name: row for row, name in enumerate(self.store.sample_ids)}
         return np.array([place[name] for name in dataset.sample_ids], dtype=np.int64)
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the path, digest, dimension and model of the training store as plain JSON for the run's records."""
         return {
             "index": str(self.store.path),
@@ -99,7 +99,7 @@ def _read_stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] |
         raise ConfigError("--row-views on", f"{store.path} has no embeddings of augmented views", remedy)
     if views is None:
         return None
-    for where in blocks(store.n, views.shape[1] * views.shape[2]):
+    for where in row_slices(store.n, views.shape[1] * views.shape[2]):
         zero = np.logical_not((views[where] != 0).any(axis=2))
         if zero.any():
             first = store.sample_ids[where.start + int(np.flatnonzero(zero.any(axis=1))[0])]
@@ -108,8 +108,8 @@ def _read_stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] |
     return views
 
 
-def list_store_embeddings(store: EmbeddingStore) -> ImageDataset:
-    """Return the embeddings of a store as a dataset without images, identified by the store's digest."""
+def load_store_as_dataset(store: EmbeddingStore) -> ImageDataset:
+    """Return a dataset without images whose samples are the embeddings of a store, identified by the store's digest."""
     n = store.n
     labels = np.full(n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
     labeled = np.zeros(n, dtype=np.bool_) if store.labeled is None else np.asarray(store.labeled, dtype=np.bool_)
@@ -131,7 +131,7 @@ def list_store_embeddings(store: EmbeddingStore) -> ImageDataset:
 
 
 def read_embedding_model(saved: Mapping[str, Any], where: str) -> ModelIdentity | None:
-    """Return the model whose embeddings a run was trained on, from its ``split.json``; ``None`` for runs on images.
+    """Read from a run's ``split.json`` which model produced its training embeddings; ``None`` for runs on images.
 
     Raises:
         CheckpointError: the recorded model cannot be used.

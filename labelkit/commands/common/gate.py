@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.errors import ConfigError, GateError, LabelkitError
 from labelkit.options.base import closest_name
-from labelkit.options.gate import GateConfig, parse_limits, score_direction
+from labelkit.options.gate import GateConfig, get_score_direction, parse_limits
 
 _NAMED_BY = ("result", "split", "classes")
 """Keys that identify an entry of ``scores``; their values, joined by ``/``, form the prefix of a score's full name."""
@@ -18,11 +18,11 @@ def collect_scores_by_name(values: Mapping[str, object]) -> dict[str, float | No
 
     Several seeds are represented by their mean. Values for individual classes, bins and the like are not included.
     """
-    found = {name: value for name, value in _numbers(values) if score_direction(name)}
+    found = {name: value for name, value in _numbers(values) if get_score_direction(name)}
     entries = values.get("scores")
     for entry in entries if isinstance(entries, list) else []:
         label = "/".join(str(entry[key]) for key in _NAMED_BY if key in entry)
-        found |= {f"{label}/{name}": value for name, value in _numbers(entry) if score_direction(name)}
+        found |= {f"{label}/{name}": value for name, value in _numbers(entry) if get_score_direction(name)}
     return found
 
 
@@ -54,8 +54,8 @@ def find_matching_scores(partial_name: str, scores: Mapping[str, float | None]) 
     return whole if whole and not parts else found
 
 
-def check_score_limits(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, LabelkitError | None]:
-    """Check scores against the limits; return the result with the verdict, and an error or ``None``.
+def check_score_limits(config: GateConfig, result: CommandResult) -> tuple[CommandResult, LabelkitError | None]:
+    """Check scores against the limits; return the result with the outcome added, and an error or ``None``.
 
     The error is a ``GateError`` if a limit is not met, or a ``ConfigError`` if there is no score with a given name.
     """
@@ -82,7 +82,7 @@ def check_score_limits(config: GateConfig, result: SimpleResult) -> tuple[Simple
     rows = [[*(check[key] for key in keys), "kept" if check["passed"] else "MISSED"] for check in checks]
     table = Table("gate, as in --json", [*keys, "verdict"], rows)
     verdict = {"passed": not missed, "checks": checks}
-    shown = SimpleResult(values | {"gate": verdict}, result.paths, (*result.shown, table))
+    shown = CommandResult(values | {"gate": verdict}, result.paths, (*result.shown, table))
     if not missed:
         return shown, None
     lines = ""

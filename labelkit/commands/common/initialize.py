@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from labelkit.data.center_crop import resized_side
+from labelkit.data.center_crop import compute_resized_side
 from labelkit.errors import CheckpointError, CheckpointMismatch
 from labelkit.models.backbones.registry import list_backbones
 from labelkit.models.inference import InferenceNetwork
@@ -32,7 +32,7 @@ def initialize_weights(method: Method[Any], source: Path) -> None:
     if not source.is_dir():
         backbone.load_weights(source)
         method.on_backbone_loaded()
-        describe_weights(method.network)
+        report_loaded_weights(method.network)
         return
     checkpoint = load_checkpoint(source, show_message=current_progress().warning)
     if checkpoint is None:
@@ -52,13 +52,13 @@ def initialize_weights(method: Method[Any], source: Path) -> None:
     current_progress().message(f"loaded from {checkpoint.folder}: {taken}")
 
 
-def without_weights(config: RunConfig) -> RunConfig:
-    """Return the options without sources of initial weights, for networks to be loaded from a checkpoint."""
+def remove_weight_sources(config: RunConfig) -> RunConfig:
+    """Return the options without sources of initial weights, for a network whose checkpoint is loaded later."""
     sources: dict[str, object] = {"pretrained": False, "weights": None, "init_from": None}
     return config.model_copy(update={key: value for key, value in sources.items() if key in type(config).model_fields})
 
 
-def describe_weights(network: InferenceNetwork) -> None:
+def report_loaded_weights(network: InferenceNetwork) -> None:
     """Report which tensors of a weights file were loaded, missing or unused, and how images are preprocessed."""
     backbone = getattr(network, "backbone", None)
     report = getattr(backbone, "load_report", None)
@@ -77,7 +77,7 @@ def describe_weights(network: InferenceNetwork) -> None:
         like = f"{name}.{tag}" if tag else name
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
         text += f"; images are preprocessed as for {like} (resized to "
-        text += f"{resized_side(spec.size, spec.resize_ratio)}, cropped to {spec.size}; mean {mean}; std {std})"
+        text += f"{compute_resized_side(spec.size, spec.resize_ratio)}, cropped to {spec.size}; mean {mean}; std {std})"
         parts = {part for tensor in (report.prefix, *report.unexpected) for part in tensor.split(".")}
         dino = list_backbones(f"{name}.*dino") if parts & {"teacher", "student"} else []
         text += f"; for DINO's preprocessing, pass --backbone {dino[0]}" if dino else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelkit.commands.common.images.read import find_image_folder
-from labelkit.data.path_rule import SHOWN, escape_path, find_paths, similar_path_hint
+from labelkit.data.path_rule import SHOWN, escape_path, match_paths, similar_path_hint
 from labelkit.data.tables import read_label_csv, read_paths_and_labels
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.formatting import join_first_few
@@ -25,8 +25,8 @@ LABELS_KIND = "labels"
 
 
 @dataclass(frozen=True)
-class LabeledImages:
-    """Images to which the labels in a file are matched.
+class LabelFileImages:
+    """Images that the paths in a label file may refer to.
 
     Attributes:
         where: description of the images in messages.
@@ -39,7 +39,7 @@ class LabeledImages:
     root: Path | None
 
     @classmethod
-    def of_store(cls, store: EmbeddingStore) -> LabeledImages:
+    def from_store(cls, store: EmbeddingStore) -> LabelFileImages:
         """Return the images of a store."""
         return cls(str(store.path), store.sample_ids, find_image_folder(store))
 
@@ -83,7 +83,7 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
 
 
 def read_csv_labels(
-    path: Path, images: LabeledImages, label_column: str | None = None, *, min_found: float = 1
+    path: Path, images: LabelFileImages, label_column: str | None = None, *, min_found: float = 1
 ) -> dict[int, str]:
     """Read labels from a CSV file; return a mapping from image position to label, in the order of the file.
 
@@ -107,20 +107,20 @@ def read_csv_labels(
 
 
 def find_images_by_path(
-    path: Path, texts: Iterable[str], images: LabeledImages, show_message: Callable[[str], None] = lambda text: None
+    path: Path, texts: Iterable[str], images: LabelFileImages, show_message: Callable[[str], None] = lambda text: None
 ) -> tuple[dict[str, int], list[str]]:
-    """Find the images that the paths in a CSV file refer to; see :func:`labelkit.data.path_rule.find_paths`.
+    """Find the images that the paths in a CSV file refer to; see :func:`labelkit.data.path_rule.match_paths`.
 
     Raises:
         DatasetError: a path is ambiguous.
     """
     spellings = {escape_name(name): place for place, name in enumerate(images.sample_ids) if needs_escape(name)}
-    return find_paths(
-        texts, images.sample_ids, table=path, root=images.root, spellings=spellings, show_message=show_message
+    return match_paths(
+        texts, images.sample_ids, table=path, root=images.root, other_spellings=spellings, show_message=show_message
     )
 
 
-def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
+def match_label_paths(path: Path, texts: Mapping[str, str], images: LabelFileImages) -> dict[int, str]:
     """Match the labels of a CSV file to images by path; see :func:`read_csv_labels`."""
     places, unknown = find_images_by_path(path, texts, images, current_progress().message)
     if unknown:
@@ -138,13 +138,13 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
     return {place: texts[name] for place, name in first.items()}
 
 
-def rows_listed_in_csv(table: Path | None, store: EmbeddingStore) -> set[int]:
-    """Return the rows of a store whose images a CSV file lists; paths that are not in the store are ignored.
+def find_rows_listed_in_csv(table: Path | None, store: EmbeddingStore) -> set[int]:
+    """Find the rows of a store whose images are listed in a CSV file, ignoring paths that are not in the store.
 
     Raises:
         DatasetError: the file cannot be read, or a path is ambiguous.
     """
     if table is None:
         return set()
-    places, _ = find_images_by_path(table, read_paths_and_labels(table), LabeledImages.of_store(store))
+    places, _ = find_images_by_path(table, read_paths_and_labels(table), LabelFileImages.from_store(store))
     return set(places.values())

@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import check_features, normalize_embeddings
-from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels
-from labelkit.data.datasets import ImageDataset, natural_key
+from labelkit.commands.common.embeddings import load_finite_embeddings, normalize_embeddings
+from labelkit.commands.common.label_files import LabelFileImages, find_labels_result, read_csv_labels
+from labelkit.data.datasets import ImageDataset, natural_sort_key
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError
@@ -103,7 +103,7 @@ def choose_usable_labels(
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
         return UsableLabels(labels[rows], truth, class_names, str(result.path), source)
     where = str(option)
-    texts = read_csv_labels(option, LabeledImages.of_store(store), label_column, min_found=min_found)
+    texts = read_csv_labels(option, LabelFileImages.from_store(store), label_column, min_found=min_found)
     every, class_names, truth = _drop_foreign_classes(*encode_labels(texts, names, store.n), truth, store)
     labels = every[rows]
     outside = len(texts) - int((labels >= 0).sum())
@@ -160,8 +160,8 @@ def override_store_labels(
     return store.relabeled(labels, labeled, given.class_names)
 
 
-def override_listing_labels(
-    dataset: ImageDataset, option: Path, label_column: str | None = None, *, own: Literal["drop", "hide", "keep"]
+def override_dataset_labels(
+    dataset: ImageDataset, option: Path, label_column: str | None = None, *, own_labels: Literal["drop", "hide", "keep"]
 ) -> ImageDataset:
     """Return the dataset with labels overridden by ``--labels``; for errors, see ``read_csv_labels``.
 
@@ -169,31 +169,31 @@ def override_listing_labels(
         dataset: the dataset.
         option: a CSV file.
         label_column: header of the label column of a CSV; None for the default.
-        own: whether to drop the dataset's own labels, keep them for evaluation only (``hide``), or keep them. If none
+        own_labels: drop the dataset's own labels, keep them for evaluation only (``hide``), or keep them. If none
             is usable and they share no class with the file, they are dropped.
     """
-    texts = read_csv_labels(option, LabeledImages(dataset.name, dataset.sample_ids, dataset.root), label_column)
+    texts = read_csv_labels(option, LabelFileImages(dataset.name, dataset.sample_ids, dataset.root), label_column)
     names = match_known_spelling(texts, dataset.class_names).values()
-    if own != "drop" and not dataset.given.any() and set(names).isdisjoint(dataset.class_names):
-        own = "drop"  # its classes are years or places, say; see choose_usable_labels
+    if own_labels != "drop" and not dataset.given.any() and set(names).isdisjoint(dataset.class_names):
+        own_labels = "drop"  # its classes are years or places, say; see choose_usable_labels
         if foreign := [dataset.class_names[label] for label in np.unique(dataset.labels[dataset.labels >= 0])]:
             current_progress().message(
                 f"the classes stored in {dataset.name} ({join_first_few(foreign)}) are ignored, even for evaluation, "
                 f"since none of them is in {option}"
             )
-    labels, class_names = encode_labels(texts, () if own == "drop" else dataset.class_names, len(dataset))
+    labels, class_names = encode_labels(texts, () if own_labels == "drop" else dataset.class_names, len(dataset))
     given = labels >= 0
-    if own != "drop":
+    if own_labels != "drop":
         labels = _merge_labels(labels, dataset.labels, str(option), dataset.name)
-    if own == "keep":
+    if own_labels == "keep":
         given |= dataset.given
     return replace(dataset, labels=labels, given=given, class_names=class_names)
 
 
-def make_labeled_array(
+def build_labeled_mask(
     store: EmbeddingStore, rows: NDArray[np.int64], usable_labels: UsableLabels
 ) -> dict[str, NDArray[np.generic] | list[str]]:
-    """Return the mask ``labeled`` (n,) uint8 for a result, or nothing if only the store's own labels are used."""
+    """Build the array ``labeled`` (n,) uint8 of a result; an empty mapping if only the store's own labels are used."""
     if not usable_labels.source:
         return {}
     labeled = np.zeros(store.n, dtype=np.uint8)
@@ -210,10 +210,10 @@ def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...
     return (*names, *(name for name, is_new in result_classes if not is_new and name not in names))
 
 
-def was_network_trained_on(
+def was_trained_on_labels(
     store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> Literal["yes", "no", "unknown"]:
-    """Return whether a store's network was trained on any of the labels (m,) of these rows (m,); -1 = no label."""
+    """Return whether a store's network was trained on any of the labels (m,) of the given rows (m,); -1 = no label."""
     if store.trained_rows()[rows][labels >= 0].any():
         return "yes"
     source = store.model.source
@@ -221,7 +221,7 @@ def was_network_trained_on(
 
 
 def find_misspelled_class(name: str, known: Iterable[str]) -> str | None:
-    """Return the known class name of which a name is probably a misspelling, or ``None``.
+    """Find the known class name that was probably meant by a misspelled name; ``None`` if there is none.
 
     Two names match if their letters and digits are the same apart from case, spaces and punctuation, or, if both have
     at least four letters, if they differ by a typo: two adjacent letters are swapped, or the difflib similarity of the
@@ -254,9 +254,9 @@ def find_misspelled_class(name: str, known: Iterable[str]) -> str | None:
 def encode_labels(
     texts: dict[int, str], class_names: tuple[str, ...], length: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Convert class names to class indices, appending new classes in natural order."""
+    """Convert class names to class indices (n,), and append classes not in ``class_names`` in natural order."""
     texts = match_known_spelling(texts, class_names)
-    names = (*class_names, *sorted(set(texts.values()) - set(class_names), key=natural_key))
+    names = (*class_names, *sorted(set(texts.values()) - set(class_names), key=natural_sort_key))
     number = {name: label for label, name in enumerate(names)}
     labels = np.full(length, -1, dtype=np.int64)
     labels[list(texts)] = [number[text] for text in texts.values()]
@@ -274,7 +274,7 @@ def _read_result_labels(result: Result, store: EmbeddingStore) -> tuple[NDArray[
     labels = np.where(usable, to_store[np.maximum(labels, 0)], -1)
     by_group = np.asarray(result.arrays.get("by_group", np.zeros(len(labels))), dtype=bool)
     if by_group.any():
-        features = check_features(store, np.arange(store.n))
+        features = load_finite_embeddings(store, np.arange(store.n))
         features = normalize_embeddings(features) if store.metric == "cosine" else features
         labels = keep_typical_labels(labels, by_group, np.asarray(result.arrays["work_groups"]), features)
         if dropped := int((usable & (labels < 0)).sum()):
@@ -313,13 +313,13 @@ _MAX_LABELS = 3000
 _MIN_LABELS = 10
 
 
-def label_agreement_warning(
-    rows_at: Callable[[NDArray[np.int64]], NDArray[np.float32]], labels: NDArray[np.int64], seed: int
+def check_label_agreement(
+    read_rows: Callable[[NDArray[np.int64]], NDArray[np.float32]], labels: NDArray[np.int64], seed: int
 ) -> str | None:
-    """Return a warning if nearest neighbors share a label no more often than by chance, otherwise ``None``.
+    """Check that nearest neighbors share a label more often than by chance; return a warning or ``None``.
 
     Args:
-        rows_at: function that returns the embeddings at the given positions.
+        read_rows: function that returns the embeddings at the given positions.
         labels: (n,), -1 = none; if there are more than 3,000, 3,000 are sampled.
         seed: random seed for sampling.
     """
@@ -333,7 +333,7 @@ def label_agreement_warning(
     count = int(asked.sum())
     if count < _MIN_LABELS or len(counts) < 2:
         return None
-    rows = rows_at(places)
+    rows = read_rows(places)
     unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)

@@ -21,8 +21,8 @@ def record_model_location(fingerprint: str, path: Path) -> None:
     _write("models", fingerprint, {"path": str(path.resolve())})
 
 
-def find_model(fingerprint: str) -> Path | None:
-    """Return the last known path of the weights with the given fingerprint; ``None`` if unknown."""
+def find_model_location(fingerprint: str) -> Path | None:
+    """Find the last known path of the weights with the given fingerprint; ``None`` if unknown."""
     record = _read("models", fingerprint)
     return Path(record["path"]) if record else None
 

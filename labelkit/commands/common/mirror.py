@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.cache import cache_folder
-from labelkit.data.remote import convert_errors, open_file_system
+from labelkit.data.remote import open_file_system, translate_errors
 from labelkit.errors import BusyError, ConfigError, LabelkitError, Mismatch, NotAStore, ResourceError
 from labelkit.files import read_record
-from labelkit.formatting import addresses_of_copies, one_line
+from labelkit.formatting import addresses_of_copies, to_one_line
 from labelkit.options.base import BaseConfig, command_line_name, read_field_extra
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_file, commit_json, temporary_name, translate_os_errors
@@ -34,8 +34,8 @@ _RECORD = "versions.json"
 
 
 @contextmanager
-def mirror_addresses(config: BaseConfig) -> Iterator[tuple[BaseConfig, Callable[[], LabelkitError | None]]]:
-    """Replace URLs in path options by local copies; yield the options, and a function that uploads what has changed.
+def mirror_urls(config: BaseConfig) -> Iterator[tuple[BaseConfig, Callable[[], LabelkitError | None]]]:
+    """Replace URLs in path options with local copies; yield the options and a function that uploads changed files.
 
     The function returns the error if this fails, so that the result of the command can still be shown.
 
@@ -84,7 +84,7 @@ class _Mirror:
     """Local copy of a file at a URL and of the folders beside it; an output need not exist."""
 
     def __init__(self, address: str, is_output: bool) -> None:
-        with convert_errors(address):
+        with translate_errors(address):
             self.system, path = open_file_system(address)
         self.address, self.is_output = address, is_output
         self.root, _, self.main = path.rpartition("/")
@@ -93,12 +93,12 @@ class _Mirror:
         self.path = self.copies / self.main
 
     def fetch(self) -> None:
-        """Make the copies equal to the files at the URL, except for changes that are not uploaded yet."""
+        """Update the local copies to match the files at the URL, keeping changes that are not yet uploaded."""
         try:  # for each file, its version at the URL and the state of its copy when they were last equal
             self.record: dict[str, Any] = read_record(self.folder, _RECORD, {}) or {}
         except ValueError as error:
             raise ResourceError(self.address, str(error), f"Move {self.folder} to another place.") from error
-        with convert_errors(self.address):
+        with translate_errors(self.address):
             there = self._find(*self._names())
             if self.is_output and self.main not in there:  # fail before the work
                 probe = f"{self.root}/{temporary_name()}"
@@ -128,7 +128,7 @@ class _Mirror:
             temporary.replace(path)
 
     def upload(self) -> LabelkitError | None:
-        """Upload what has changed since ``fetch``, unless it has also changed at the URL; return the error, if any."""
+        """Upload files that have changed since ``fetch``, unless also changed at the URL; return the error, if any."""
         try:
             for name in self.before - self._list():  # recorded, so that a failed upload does not restore them
                 self._save(name, self._version(name), self.copies / name)
@@ -152,7 +152,7 @@ class _Mirror:
                 self._save(name, self._find(name)[name], self.copies / name)
         except Exception as error:  # errors of the backends have no common base class
             addresses_of_copies.clear()  # messages name the copies
-            problem = f"cannot be uploaded: {one_line(error)}; the complete output is in {self.path}"
+            problem = f"cannot be uploaded: {to_one_line(error)}; the complete output is in {self.path}"
             remedy = f"Nothing must be computed again: `labelkit status --index {self.address}` uploads it."
             if self.path.suffix != ".h5":
                 remedy = "Upload this file yourself, or repeat the command with --overwrite."
@@ -208,7 +208,6 @@ class _Mirror:
         return True
 
     def _list(self) -> set[str]:
-        """Return the names of all copies that are complete."""
         names = (file.relative_to(self.copies) for file in self.copies.rglob("*") if file.is_file())
         return {
             name.as_posix()

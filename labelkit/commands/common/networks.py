@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings_as_images import read_embedding_model
-from labelkit.commands.common.locations import find_model
+from labelkit.commands.common.locations import find_model_location
 from labelkit.commands.common.onnx_session import DECODER
 from labelkit.commands.common.patch_embeddings import compute_view_regions
 from labelkit.data.datasets import ImageDataset
@@ -23,7 +23,7 @@ from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, LabelkitError, Mismatch
 from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
-from labelkit.models.headed import HeadedNetwork
+from labelkit.models.headed import NetworkWithHead
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.side_by_side import (
     SEPARATOR,
@@ -36,18 +36,18 @@ from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.published import (
     DEFAULT_DOWNLOAD,
     buildable_name,
-    embedding_size,
+    embedding_image_size,
     find_best_available_backbone,
     find_recorded_weights,
 )
-from labelkit.options.base import equals_constant, format_value, retired_options
+from labelkit.options.base import equals_constant, format_value, list_retired_options
 from labelkit.options.model import ModelConfig
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
-from labelkit.store.embeddings import ModelIdentity, label_keys
+from labelkit.store.embeddings import ModelIdentity, encode_image_set
 from labelkit.store.patches import ImagePatches
 from labelkit.training.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
-from labelkit.training.compute_device import compute_device, default_batch_size
+from labelkit.training.compute_device import default_batch_size, resolve_device
 from labelkit.training.run_dir import CONFIG, SPLIT, read_run_config, read_split
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class EmbeddingNetwork:
     weights: str = ""
     trained_labels: str = ""
 
-    def loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
-        """Return a data loader with the network's preprocessing; for the options, see ``EvalLoader``."""
+    def build_loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
+        """Build a data loader with the network's preprocessing; for the options, see ``EvalLoader``."""
         norm = Normalize(self.network.input_spec.mean, self.network.input_spec.std)
         return EvalLoader(images, self.view, batch_size=batch_size, normalize=norm, channels=self.channels, **options)
 
@@ -94,8 +94,8 @@ class EmbeddingNetwork:
         """Number of channels of decoded images, 1 or 3."""
         return 1 if self.network.input_spec.channels == 1 else 3
 
-    def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
-        """Return the model description to be recorded in a store."""
+    def build_identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
+        """Build the description of the model that is recorded in a store."""
         spec, view = self.network.input_spec, self.view
         geometry = {name: getattr(view, name) for name in ("size", "resize_ratio", "crop", "interpolation")}
         colors = {"channels": spec.channels, "mean": list(spec.mean), "std": list(spec.std)}
@@ -134,23 +134,23 @@ class TrainedRun:
         return f"{self.folder.resolve().name}/{self.checkpoint.folder.name}"
 
 
-def trained_labels(saved: Mapping[str, Any]) -> str:
-    """Return the images on whose labels a run was trained, in the format of ``ModelIdentity.trained_labels``."""
+def encode_trained_labels(saved: Mapping[str, Any]) -> str:
+    """Encode which images' labels a run was trained on, in the format of ``ModelIdentity.trained_labels``."""
     known = saved.get("trained_labels")
     # earlier versions wrote only names
-    return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
+    return known if isinstance(known, str) else encode_image_set(saved["split"]["labeled"], None)
 
 
 def read_trained_labels(weights: Path) -> str:
-    """Return the images on whose labels weights inside a run folder were trained; empty for other weights files."""
+    """Return the encoded training labels of weights in a run folder (see ``encode_trained_labels``); otherwise, ""."""
     for folder in (weights, *weights.resolve().parents[:3]):
         if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
-            return trained_labels(read_split(folder))
+            return encode_trained_labels(read_split(folder))
     return ""
 
 
 def collect_numerics_settings(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
-    """Return the settings that affect embeddings by rounding errors, such as precision and device."""
+    """Return the settings that affect the rounding errors of embeddings, such as precision and device."""
     return {
         "compute": precision,
         "device": runtime.device.type,
@@ -160,10 +160,10 @@ def collect_numerics_settings(runtime: Runtime, precision: str, batch_size: int)
     }
 
 
-def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = False) -> EmbeddingNetwork:
+def build_embedding_network(config: ModelConfig, in_channels: int, *, images_only: bool = False) -> EmbeddingNetwork:
     """Build the embedding network that the model options specify.
 
-    If ``whole``, only image embeddings are needed (no patch features), so ``auto`` may combine several networks.
+    If ``images_only``, no patch features are needed, so ``auto`` may combine several networks.
 
     Raises:
         CheckpointError: the run or the weights cannot be used.
@@ -175,13 +175,13 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
         return build_pixel_network(config.image_size or 32, in_channels)
     name = str(config.backbone)
     if config.uses_best_backbone:
-        name = _best_backbone(fetch=config.pretrained, allow_several=whole)
+        name = _best_backbone(fetch=config.pretrained, allow_several=images_only)
     networks = [
         BackboneNetwork(
             part,
             pretrained=config.pretrained or config.uses_best_backbone,
             weights=config.weights,
-            image_size=config.image_size or embedding_size(part),
+            image_size=config.image_size or embedding_image_size(part),
             in_channels=in_channels,
             seed=config.seed + number,
         )
@@ -191,7 +191,7 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
 
 
 def use_class_tokens_as_embedding(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
-    """Make a network's embedding the concatenated class tokens of its last blocks (and its mean patch, if requested).
+    """Make a network's embedding the class tokens of its last blocks, optionally with the mean of its patch tokens.
 
     Raises:
         ConfigError: the network does not have these blocks.
@@ -239,8 +239,8 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
             raise CheckpointError(
                 str(checkpoint), problem, "Apply the run to embeddings instead: `labelkit embed --index STORE.h5`."
             ) from error
-        weights = combined_fingerprint(rows, network)
-        network, view = HeadedNetwork(base.network, network).eval(), base.view
+        weights = combine_fingerprints(rows, network)
+        network, view = NetworkWithHead(base.network, network).eval(), base.view
     return EmbeddingNetwork(
         network,
         view,
@@ -249,18 +249,18 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
         location=run.checkpoint.folder.resolve(),
         run_split=run.saved,
         weights=weights,
-        trained_labels=trained_labels(run.saved),
+        trained_labels=encode_trained_labels(run.saved),
     )
 
 
-def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
-    """Return the joint fingerprint of an embedding model and a head; empty if the model's fingerprint is unknown.
+def combine_fingerprints(model: ModelIdentity, head: InferenceNetwork) -> str:
+    """Combine the fingerprints of an embedding model and a head; "" if the model's fingerprint is unknown.
 
     It is the same whether images pass through both, or stored embeddings through the head.
     """
-    if not rows.weights_fingerprint:
+    if not model.weights_fingerprint:
         return ""
-    return hashlib.sha256(f"{rows.weights_fingerprint} {fingerprint(head)}".encode()).hexdigest()
+    return hashlib.sha256(f"{model.weights_fingerprint} {fingerprint(head)}".encode()).hexdigest()
 
 
 def load_run(checkpoint: Path) -> TrainedRun:
@@ -270,8 +270,8 @@ def load_run(checkpoint: Path) -> TrainedRun:
         CheckpointError: the folder is neither, or is damaged.
     """
     # imported here, so that commands that use only a backbone start faster
-    from labelkit.commands.common.initialize import without_weights
-    from labelkit.commands.common.training_data import restore_info
+    from labelkit.commands.common.initialize import remove_weight_sources
+    from labelkit.commands.common.training_data import restore_data_info
 
     if not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
@@ -295,12 +295,12 @@ def load_run(checkpoint: Path) -> TrainedRun:
         raise CheckpointError(str(run), "has no checkpoint yet", "Resume the run: `labelkit train ... --resume`.")
     try:
         saved = read_split(run)
-        info = restore_info(saved)
+        info = restore_data_info(saved)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore the file.") from error
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
-    retired = retired_options(spec.config)
+    retired = list_retired_options(spec.config)
     ignored = [
         f"{key} {format_value(value)} (now always {format_value(retired[key])})"
         for key, value in options.items()
@@ -319,7 +319,7 @@ def load_run(checkpoint: Path) -> TrainedRun:
             str(run / CONFIG), problem, "Use the version of labelkit that trained the run."
         ) from error
     # all weights come from the checkpoint, so none are downloaded
-    method = spec.load()(without_weights(config), info)
+    method = spec.load()(remove_weight_sources(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
     method.eval()
     return TrainedRun(run, config, method, loaded, saved)
@@ -343,7 +343,7 @@ def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embe
     joined = parse_joined_layer(model.layer)
     if joined is not None:
         found = use_class_tokens_as_embedding(found, joined[0], mean_patch=joined[1])
-    actual = found.identity({})
+    actual = found.build_identity({})
     differing = actual.differences(model)
     if differing:
         raise Mismatch(
@@ -383,7 +383,7 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
     # the last known location, and the location of run/step if the run was trained in this folder
     run, _, step = model.source.rpartition("/")
     usual = Path("runs") / run / "checkpoints" / step if run and step.startswith("step-") else None
-    for candidate in filter(None, (find_model(model.weights_fingerprint), usual)):
+    for candidate in filter(None, (find_model_location(model.weights_fingerprint), usual)):
         if not candidate.exists():
             tried.append(str(candidate))
             continue
@@ -392,7 +392,7 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
         except LabelkitError as error:
             tried.append(str(error))
             continue
-        if found.identity({}).weights_fingerprint == model.weights_fingerprint:
+        if found.build_identity({}).weights_fingerprint == model.weights_fingerprint:
             return found
         tried.append(f"{candidate} (different weights)")
     published = find_recorded_weights(model.source)
@@ -419,7 +419,7 @@ def _load_recorded_networks(
         if weights is None and not is_random:
             problem = f"the store was created with {name}, whose weights are not on this machine"
             raise CheckpointError(source, problem, "Install or download these weights.")
-        size = embedding_size(name)
+        size = embedding_image_size(name)
         network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed + number)
         networks.append(network)
     return _make_ready(networks, model.source)
@@ -457,17 +457,17 @@ def embed_queries(
     Raises:
         ResourceError: the device does not exist.
     """
-    place = compute_device(device)
+    place = resolve_device(device)
     network = model.network.to(place)
     embedded: list[NDArray[np.float32]] = []
     kept: list[NDArray[np.int64]] = []
     bad: list[tuple[int, str]] = []
     with torch.inference_mode(), current_progress().task("embed", total=len(queries)) as task:
-        for batch in model.loader(queries, default_batch_size(place), device=place):
+        for batch in model.build_loader(queries, default_batch_size(place), device=place):
             task.advance(len(batch.rows))
             bad.extend(batch.bad)
-            embedded.append(network.embed(batch.images).float().cpu().numpy()[batch.readable])
-            kept.append(batch.rows[batch.readable])
+            embedded.append(network.embed(batch.images).float().cpu().numpy()[batch.readable_positions])
+            kept.append(batch.rows[batch.readable_positions])
     return np.concatenate(embedded), np.concatenate(kept), bad
 
 
@@ -479,9 +479,9 @@ def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: 
         DatasetError: the image cannot be read.
         ResourceError: the device does not exist.
     """
-    place = compute_device(device)
+    place = resolve_device(device)
     network = model.network.to(place)
-    batch = next(iter(model.loader(query, 1, device=place, identify=True)))
+    batch = next(iter(model.build_loader(query, 1, device=place, identify=True)))
     if batch.bad:
         raise DatasetError(query.name, f"cannot be read as an image: {batch.bad[0][1]}", "Pass a JPEG or PNG file.")
     assert batch.crops is not None

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelkit.commands.common.onnx_session import OnnxNetwork, is_onnx_enabled, onnx_path, read_onnx_record
+from labelkit.commands.common.onnx_session import OnnxNetwork, get_onnx_cache_path, is_onnx_enabled, read_onnx_record
 from labelkit.errors import LabelkitError
 from labelkit.files import read_bytes, sha256_file
 from labelkit.models.inference import InferenceNetwork, PixelNetwork
@@ -35,16 +35,16 @@ class _EmbeddingModule(nn.Module):
         return self.network.embed(images)
 
 
-def missing_packages() -> list[str]:
-    """Return the packages required for ONNX export that are not installed."""
+def find_missing_packages() -> list[str]:
+    """Find the packages that are required for ONNX export but not installed."""
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
 def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
-    """Export a store's network, on the CPU, to the ONNX cache, unless it is already cached or cannot be exported."""
-    if isinstance(network, PixelNetwork) or not is_onnx_enabled() or missing_packages():
+    """Export a store's network to the ONNX cache, on the CPU, unless it is already there or cannot be exported."""
+    if isinstance(network, PixelNetwork) or not is_onnx_enabled() or find_missing_packages():
         return
-    path, record = onnx_path(model), read_onnx_record(model)
+    path, record = get_onnx_cache_path(model), read_onnx_record(model)
     if record is not None and ("failed" in record or path.is_file()):
         return
     progress = current_progress()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.cache import cache_folder
-from labelkit.data.center_crop import center_boxes, crop_and_resize_pixels, resized_side
+from labelkit.data.center_crop import compute_center_boxes, compute_resized_side, crop_and_resize_pixels
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError, Channels
 from labelkit.files import read_record, sha256_file
@@ -27,7 +27,7 @@ _BATCH: Final = 32
 
 
 class OnnxNetwork:
-    """Embedding network for ONNX Runtime, loaded from a file's path or content; by default with one thread per core."""
+    """Embedding network for ONNX Runtime, loaded from a path or bytes; by default with one thread per core."""
 
     def __init__(self, content: bytes | Path, threads: int | None = None) -> None:
         import onnxruntime
@@ -51,14 +51,14 @@ def is_onnx_enabled() -> bool:
     return os.environ.get("LABELKIT_ONNX") != "0" and find_spec("onnxruntime") is not None
 
 
-def onnx_version() -> str:
+def get_onnx_runtime_version() -> str:
     """Return the version of ONNX Runtime."""
     import onnxruntime
 
     return str(onnxruntime.__version__)
 
 
-def onnx_path(model: ModelIdentity) -> Path:
+def get_onnx_cache_path(model: ModelIdentity) -> Path:
     """Return a network's path in the ONNX cache, derived from weights and preprocessing; its record is next to it."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
     return cache_folder() / "onnx" / f"{hashlib.sha256(canonical_json(parts).encode()).hexdigest()}.onnx"
@@ -66,7 +66,7 @@ def onnx_path(model: ModelIdentity) -> Path:
 
 def read_onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
     """Read a network's record in the ONNX cache (``sha256`` or ``failed``); ``None`` if export was never tried."""
-    path = onnx_path(model)
+    path = get_onnx_cache_path(model)
     try:
         return read_record(path.parent, f"{path.stem}.json", {})
     except ValueError as error:
@@ -77,7 +77,7 @@ def read_onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
 def load_cached_onnx_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
     """Load the network of a store from the ONNX cache; ``None`` if it is not cached or ONNX Runtime is missing."""
     record = read_onnx_record(model) if is_onnx_enabled() else None
-    path = onnx_path(model)
+    path = get_onnx_cache_path(model)
     if record is None or "sha256" not in record or not path.is_file() or sha256_file(path) != record["sha256"]:
         return None
     return OnnxNetwork(path, threads)
@@ -123,8 +123,8 @@ def preprocess_image(images: ImageDataset, row: int, record: dict[str, Any]) -> 
     size, channels = int(record["size"]), int(record["channels"])
     kind: Channels = 1 if channels == 1 else 3
     pixels, _ = images.source.read(row).decode_reduced(kind)
-    side = resized_side(size, float(record["resize_ratio"]))
-    box = center_boxes(size, side, [pixels.shape[0]], [pixels.shape[1]])[0]
+    side = compute_resized_side(size, float(record["resize_ratio"]))
+    box = compute_center_boxes(size, side, [pixels.shape[0]], [pixels.shape[1]])[0]
     resized = crop_and_resize_pixels(
         pixels, box, size, "bilinear" if record["interpolation"] == "bilinear" else "bicubic"
     )

@@ -19,7 +19,7 @@ from labelkit.errors import (
     VersionError,
     output_exists_error,
 )
-from labelkit.files import decode_table, missing_store_remedy, open_regular
+from labelkit.files import decode_table, missing_store_remedy, open_regular_file
 from labelkit.options.base import BaseConfig, command_line_name, read_field_extra
 from labelkit.options.data import DataConfig
 from labelkit.store.schema import SIGNATURE
@@ -45,14 +45,14 @@ _KIND_NAMES = {
     "export": "an export",
 }
 OUTPUT_KINDS = frozenset({*_KIND_NAMES, "folder"})
-"""Values of ``makes`` for output options; see ``labelkit.options.base.panel``."""
+"""Values of ``makes`` for output options; see ``labelkit.options.base.field_factory``."""
 
 _CHECKED_BY_COMMAND = ("datasets", "status")
 """Commands that check their inputs themselves."""
 
 
 def check_inputs(config: BaseConfig) -> None:
-    """Check that stores, runs and datasets exist, before any work and before importing PyTorch.
+    """Check that the stores, runs and datasets passed as options exist, before any work and before importing PyTorch.
 
     Commands repeat these checks in more detail, since they can also be called directly.
 
@@ -90,26 +90,26 @@ def check_outputs(config: BaseConfig) -> None:
             check_output(config, value, str(makes), command_line_name(name, field))
 
 
-def check_output(config: BaseConfig, path: Path, makes: str, option: str = "--out", *others: str) -> None:
+def check_output(config: BaseConfig, path: Path, kind: str, option: str = "--out", *others: str) -> None:
     """Check that an output file can be written, before any work.
 
     Args:
         config: options of the command, including its inputs and other outputs.
         path: path of the output file.
-        makes: kind of output, one of ``OUTPUT_KINDS``.
+        kind: kind of output, one of ``OUTPUT_KINDS``.
         option: option that specifies the file.
         others: further options that change the file name, for the message.
 
     Raises:
         OutputExistsError, ConfigError: see ``check_outputs``.
     """
-    is_hdf5 = makes in _OF_HDF5
+    is_hdf5 = kind in _OF_HDF5
     if path.is_dir():
         raise ConfigError(option, f"{path} is a folder", "Pass a file name.")
     if not is_hdf5 and path.suffix == ".h5":
         raise ConfigError(option, f"{path} ends in .h5, which is reserved for stores", "Choose another extension.")
     place = path.resolve()
-    if makes != "store" and not place.parent.is_dir():
+    if kind != "store" and not place.parent.is_dir():
         raise ConfigError(option, f"the folder of {path} does not exist", "Create the folder first.")
     for name, other in _list_named_paths(config, outputs=True):
         if name != option and other.resolve() == place:
@@ -122,7 +122,7 @@ def check_output(config: BaseConfig, path: Path, makes: str, option: str = "--ou
         raise ConfigError(option, f"{path} is a link to {place}, which does not exist", "Remove the link.")
     if not path.exists():
         return
-    _check_replaced(config, path, makes, option)
+    _check_replaced(config, path, kind, option)
     if not is_hdf5 and not getattr(config, "overwrite", False):
         raise output_exists_error(path, option, *others)
 
@@ -135,9 +135,9 @@ def _check_replaced(config: BaseConfig, path: Path, makes: str, option: str) -> 
     for name, source in _list_named_paths(config, outputs=False):
         if source.exists() and os.path.samestat(source.stat(), status):
             raise ConfigError(option, f"{path} is also the input {name}", "Choose another name.")
-    from labelkit.training.run_dir import is_file_of_run
+    from labelkit.training.run_dir import is_run_file
 
-    if is_file_of_run(path.resolve()):
+    if is_run_file(path.resolve()):
         raise ConfigError(option, f"{path} belongs to a training run", "Choose another name.")
     if not _is_earlier_output(path, makes):
         problem = f"{path} exists, but is not {_KIND_NAMES[makes]}, so it will not be overwritten"
@@ -146,7 +146,7 @@ def _check_replaced(config: BaseConfig, path: Path, makes: str, option: str) -> 
 
 def _is_earlier_output(path: Path, makes: str) -> bool:
     """Return whether a file looks like an earlier output of this kind, judging by its first bytes."""
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         head = file.read(_HEAD_BYTES)
     if not head:
         return True
@@ -157,7 +157,7 @@ def _is_earlier_output(path: Path, makes: str) -> bool:
     if makes == "png":
         return f"Software\0{PNG_MARK}".encode() in head
     try:
-        text = decode_table(head, cut=True)
+        text = decode_table(head, truncated=True)
     except UnicodeDecodeError:
         return False
     line = text.lstrip().partition("\n")[0].strip()
@@ -171,10 +171,10 @@ def _is_earlier_output(path: Path, makes: str) -> bool:
 
 def _is_format(path: Path, wanted: str) -> bool:
     """Return whether an HDF5 file has the expected format, or is too damaged to tell."""
-    from labelkit.store.reader import open_file  # imports NumPy
+    from labelkit.store.reader import open_checked_file  # imports NumPy
 
     try:
-        with open_file(path, None) as checked:
+        with open_checked_file(path, None) as checked:
             return bool(checked.attributes[""]["format"] == wanted)
     except (Damaged, VersionError):
         return True

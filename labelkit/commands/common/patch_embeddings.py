@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.keyed_random import KeyedRNG, keyed_generator
 from labelkit.data.loaders import EvalBatch
-from labelkit.data.views.boxes import crop_boxes
+from labelkit.data.views.boxes import draw_crop_boxes
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
@@ -17,8 +17,8 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.plans import EmbeddingPlan, PatchPlan
 
 
-def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, int]:
-    """Return the rows, columns and feature dimension of a network's patch grid, determined with an all-zero image.
+def compute_patch_grid_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, int]:
+    """Compute the rows, columns and feature dimension of a network's patch grid by passing it an all-zero image.
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.
@@ -43,7 +43,9 @@ def plan_patches(
     rows, columns, dim = shape
     if config.patches_per_image is not None and config.patches_per_image > rows * columns:
         problem = f"{config.patches_per_image} patches were requested, but each image has only {rows} x {columns}"
-        raise ConfigError("--patches-per-image", problem, "Lower it, or remove --patches-per-image to store all.")
+        raise ConfigError(
+            "--patches-per-image", problem, "Lower this number, or remove the option to store all patches."
+        )
     return PatchPlan(
         rows=plan,
         layer=network.patch_identity["layer"],
@@ -61,7 +63,7 @@ def compute_view_regions(image_sizes: NDArray[np.integer], view: ViewSpec) -> ND
     ``image_sizes`` (m, 2) are heights and widths. The patch grid covers exactly this region.
     """
     heights, widths = image_sizes[:, 0], image_sizes[:, 1]
-    return crop_boxes(view, heights, widths, KeyedRNG(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
+    return draw_crop_boxes(view, heights, widths, KeyedRNG(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
 
 
 def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -69,12 +71,14 @@ def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.i
     cells = plan.grid[0] * plan.grid[1]
     if plan.per_image is None:
         return np.tile(np.arange(cells), (len(rows), 1))
-    drawn = [keyed_generator(plan.seed, "patches", epoch=int(row)).permutation(cells)[: plan.count] for row in rows]
-    return np.sort(np.array(drawn, dtype=np.int64).reshape(len(rows), plan.count), axis=1)
+    drawn = [
+        keyed_generator(plan.seed, "patches", epoch=int(row)).permutation(cells)[: plan.num_patches] for row in rows
+    ]
+    return np.sort(np.array(drawn, dtype=np.int64).reshape(len(rows), plan.num_patches), axis=1)
 
 
 class PatchCollector:
-    """Collect the patch features of one part of a store, batch by batch, and write each complete chunk."""
+    """Collector of the patch features of one part of a store, batch by batch, which writes each complete chunk."""
 
     def __init__(self, run: PatchRun, part: int, view: ViewSpec) -> None:
         self._run, self._view = run, view
@@ -82,7 +86,7 @@ class PatchCollector:
         self._batches: list[tuple[Any, ...]] = []
 
     def add(self, batch: EvalBatch, keep: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:
-        """Add the patch features (b, rows, cols, d) of a batch; ``keep`` (m,) are the indices of readable images.
+        """Add the patch features (b, rows, cols, d) of a batch, of which images ``keep`` (m,) could be read.
 
         If the batch completes the current chunk, write it.
 
@@ -108,9 +112,9 @@ class PatchCollector:
         assert batch.crops is not None
         cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.samples_cells else None
         self._batches.append((rows, features.numpy(), cells, compute_view_regions(batch.crops.sizes[keep], self._view)))
-        if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][2]:
+        if int(batch.rows[-1]) + 1 == plan.chunks[self._pieces[0]][2]:
             joined_rows, values, places, regions = zip(*self._batches, strict=True)
             joined = None if cells is None else np.concatenate(places)
             piece = np.concatenate(joined_rows), np.concatenate(values), joined, np.concatenate(regions)
             self._batches = []
-            self._run.write_piece(self._pieces.pop(0), *piece)
+            self._run.write_chunk(self._pieces.pop(0), *piece)

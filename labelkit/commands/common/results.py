@@ -32,12 +32,11 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
     @classmethod
-    def of_row(cls, title: str, row: Mapping[str, Cell]) -> Table:
-        """Return a table with a single row, passed as a mapping from column headings to cells."""
+    def from_row(cls, title: str, row: Mapping[str, Cell]) -> Table:
+        """Build a table with a single row, passed as a mapping from column headings to cells."""
         return cls(title, list(row), [list(row.values())])
 
     def __post_init__(self) -> None:
-        """Check that each row has one cell per column."""
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(
@@ -46,8 +45,8 @@ class Table:
 
 
 @dataclass(frozen=True)
-class SimpleResult:
-    """Result of a command: machine-readable values, output paths and human-readable tables.
+class CommandResult:
+    """Result of a command, with machine-readable values, output paths and human-readable tables.
 
     Attributes:
         values: machine-readable output of dicts, lists, strings, numbers and paths; NaN means "undefined".
@@ -70,13 +69,13 @@ class SimpleResult:
         return self.values
 
 
-def describe_dry_run(config: BaseConfig, values: dict[str, object], plan: Sequence[Sequence[Cell]]) -> SimpleResult:
-    """Return the result of a command that only describes its plan: its options, and rows of two cells."""
+def describe_dry_run(config: BaseConfig, values: dict[str, object], plan: Sequence[Sequence[Cell]]) -> CommandResult:
+    """Build the result of a dry run, which shows the options of a command and its plan as a table of two columns."""
     from labelkit.options.base import format_value  # imports pydantic, which `labelkit --help` does not need
 
     options = [[key, format_value(value, max_length=None)] for key, value in config.to_yaml_dict().items()]
     shown = Table("plan (nothing was written)", ["what", "value"], plan)
-    return SimpleResult(values, (), (Table("configuration", ["option", "value"], options), shown))
+    return CommandResult(values, (), (Table("configuration", ["option", "value"], options), shown))
 
 
 def to_json_types(value: object) -> object:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import CheckpointError
-from labelkit.files import parse_object, read_bytes
+from labelkit.files import parse_json_object, read_bytes
 from labelkit.training.run_dir import METRICS, read_run_config
 
 _CLOCK = ("epoch", "step", "kind")
@@ -17,7 +17,7 @@ MAIN_METRICS = ("loss", "all_accuracy", "old_accuracy", "new_accuracy")
 
 
 @dataclass(frozen=True)
-class Series:
+class MetricSeries:
     """Values of one logged metric over a training run.
 
     Attributes:
@@ -35,14 +35,14 @@ class Series:
 
 @dataclass(frozen=True)
 class LoggedMetrics:
-    """Logged metrics of one run, by name; for each name, the per-epoch series comes first."""
+    """Logged metrics of one run, by name; if a metric has several series, the one per epoch comes first."""
 
     name: str
     folder: Path
-    series: dict[str, list[Series]]
+    series: dict[str, list[MetricSeries]]
 
 
-def read_log(folder: Path, name: str) -> LoggedMetrics:
+def read_metric_log(folder: Path, name: str) -> LoggedMetrics:
     """Read the logged metrics of a training run.
 
     Raises:
@@ -66,20 +66,20 @@ def read_log(folder: Path, name: str) -> LoggedMetrics:
     if not records:
         raise CheckpointError(str(folder), "has no log yet", "Start training, or wait for the end of the first epoch.")
     ends = {record["epoch"] + 1: record["step"] for record in records if record.get("kind") != "step"}
-    series: dict[str, list[Series]] = {}
+    series: dict[str, list[MetricSeries]] = {}
     for kind in ("epoch", "step"):
         of_kind = [record for record in records if (record.get("kind") == "step") == (kind == "step")]
         for key in dict.fromkeys(key for record in of_kind for key in record if key not in _CLOCK):
             having = [record for record in of_kind if key in record]
             steps = np.array([record["step"] for record in having], dtype=np.int64)
             logged = np.array([np.nan if record[key] is None else record[key] for record in having], dtype=np.float64)
-            series.setdefault(key, []).append(Series(kind, steps, _steps_to_epochs(steps, ends), logged))
+            series.setdefault(key, []).append(MetricSeries(kind, steps, _steps_to_epochs(steps, ends), logged))
     return LoggedMetrics(name, folder, series)
 
 
 def _parse_record(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        record = parse_object(line, {"epoch": int, "step": int})
+        record = parse_json_object(line, {"epoch": int, "step": int})
         if not all(value is None or isinstance(value, int | float) for key, value in record.items() if key != "kind"):
             raise ValueError("contains text instead of a number")
     except ValueError as error:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import check_features, find_zero_embeddings
+from labelkit.commands.common.embeddings import find_zero_embeddings, load_finite_embeddings
 from labelkit.commands.common.images.read import open_single_image
 from labelkit.commands.common.onnx_session import embed_with_onnx
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.registry import load_dataset
 from labelkit.data.tables import is_folder
 from labelkit.errors import ConfigError, DatasetError, Mismatch
-from labelkit.files import open_regular
+from labelkit.files import open_regular_file
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.schema import SIGNATURE
@@ -57,7 +57,7 @@ def is_store(path: Path) -> bool:
     try:
         if not path.is_file():
             return False
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
     except OSError:
         return False
@@ -75,7 +75,7 @@ def list_query_images(query: Path, **listing: Any) -> ImageDataset:
 
 
 def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
-    """Use all rows of another store as queries; both stores must have been created with the same model.
+    """Load all rows of another store as queries; both stores must have been created with the same model.
 
     Raises:
         StoreError: the other store cannot be used.
@@ -90,16 +90,16 @@ def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
             f"was embedded differently from {index.path}: {', '.join(differing)} differ",
             f"Embed the queries with the same model: {index.model.name} from {index.model.source}.",
         )
-    return load_queries(store, np.arange(store.n, dtype=np.int64), index, str(query))
+    return load_store_queries(store, np.arange(store.n, dtype=np.int64), index, str(query))
 
 
-def load_queries(store: EmbeddingStore, rows: NDArray[np.int64], index: EmbeddingStore, where: str) -> Queries:
-    """Use rows of a store as queries for the store ``index``, which may be the same.
+def load_store_queries(store: EmbeddingStore, rows: NDArray[np.int64], index: EmbeddingStore, where: str) -> Queries:
+    """Load rows of a store as queries for the store ``index``, which may be the same store.
 
     Raises:
         ConfigError: all embeddings are zero, with the cosine metric.
     """
-    features = check_features(store, rows)
+    features = load_finite_embeddings(store, rows)
     usable = ~find_zero_embeddings(features) if index.metric == "cosine" else np.ones(len(rows), dtype=np.bool_)
     if not usable.any():
         raise ConfigError(where, f"{store.sample_ids[rows[0]]}: {_ZERO}", "Choose other rows.")
@@ -151,7 +151,7 @@ def parse_patch_position(patch: Sequence[int], grid: tuple[int, int], name: str)
 def embed_query_images(
     images: ImageDataset, store: EmbeddingStore, *, checkpoint: Path | None, device: str, where: str
 ) -> Queries:
-    """Embed images with the model of the searched store, to use them as queries.
+    """Embed images as queries, using the model of the searched store.
 
     Raises:
         CheckpointError: the model of the store is not on this machine.

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
 from labelkit.errors import StoreError
-from labelkit.options.shared import PreviousOption
+from labelkit.options.shared import PreviousOptions
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, read_result
@@ -40,8 +40,8 @@ _NUMBERED = re.compile(r"new-(\d+)")
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Groups of images read from a result.
+class StoredGroups:
+    """Groups of images, as stored in a result.
 
     Attributes:
         store: store of the images.
@@ -62,7 +62,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class StableIds:
-    """Ids of the groups of a run, chosen so that groups continued from an earlier run keep their ids.
+    """Group ids of a run, chosen so that groups which continue those of an earlier run keep their ids.
 
     Attributes:
         ids: (k,) int64 id of each group.
@@ -74,13 +74,13 @@ class StableIds:
 
     ids: NDArray[np.int64]
     num_ids: int
-    earlier: Groups | None
+    earlier: StoredGroups | None
     shared: int
     kept: list[int]
 
     @property
     def retired(self) -> NDArray[np.bool_]:
-        """Mask (num_ids,) of earlier ids that no group has any more."""
+        """Mask (num_ids,) of earlier ids that are no longer assigned to a group."""
         is_retired = np.ones(self.num_ids, dtype=bool)
         is_retired[self.ids] = False
         return is_retired
@@ -92,8 +92,8 @@ class StableIds:
         placed[self.ids] = values
         return placed
 
-    def names(self, class_of_group: NDArray[np.int64], class_names: Sequence[str]) -> list[str]:
-        """Return the name of each id: its class, its earlier name, or an unused ``new-N``."""
+    def name_ids(self, class_of_group: NDArray[np.int64], class_names: Sequence[str]) -> list[str]:
+        """Name each id after its class or its earlier group, or else ``new-N`` with an unused number."""
         before = [] if self.earlier is None or self.earlier.names is None else self.earlier.names
         names = [*before, *[""] * (self.num_ids - len(before))]
         taken = [*before, *class_names]
@@ -117,12 +117,12 @@ class StableIds:
         new[self.ids] = class_of_group < 0
         return new
 
-    def arrays(self) -> dict[str, NDArray[np.uint8]]:
-        """Return the mask of retired ids as an array for the result; empty without an earlier run."""
+    def result_arrays(self) -> dict[str, NDArray[np.uint8]]:
+        """Return the array ``retired`` for the result, a mask of the retired ids; empty without an earlier run."""
         return {} if self.earlier is None else {"retired": self.retired.astype(np.uint8)}
 
-    def params(self) -> dict[str, object]:
-        """Return the origin of the ids for the result's parameters; empty without an earlier run."""
+    def result_params(self) -> dict[str, object]:
+        """Return the result parameters that name the earlier run; empty without an earlier run."""
         if self.earlier is None:
             return {}
         source = {"result": self.earlier.result.name, "content_digest": self.earlier.result.content_digest}
@@ -167,7 +167,7 @@ def match_groups(
     return earlier
 
 
-def read_previous_groups(config: PreviousOption, default_result: str) -> Groups | None:
+def read_previous_groups(config: PreviousOptions, default_result: str) -> StoredGroups | None:
     """Read the groups of ``--previous``, by default from the result of the same name; ``None`` if it is not set.
 
     Raises:
@@ -175,11 +175,11 @@ def read_previous_groups(config: PreviousOption, default_result: str) -> Groups 
     """
     if config.previous is None:
         return None
-    return read_groups(open_store(config.previous), config.previous_result or default_result)
+    return read_stored_groups(open_store(config.previous), config.previous_result or default_result)
 
 
 def assign_stable_ids(
-    earlier: Groups | None,
+    earlier: StoredGroups | None,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
     group_ids: NDArray[np.int64],
@@ -237,7 +237,7 @@ def assign_stable_ids(
     return StableIds(lasting, earlier.num_ids + int(fresh.sum()), earlier, len(before), kept)
 
 
-def read_groups(store: EmbeddingStore, name: str) -> Groups:
+def read_stored_groups(store: EmbeddingStore, name: str) -> StoredGroups:
     """Read the groups of images in a result.
 
     Raises:
@@ -255,7 +255,7 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
     is_class = np.zeros(num_ids, dtype=bool)
     if names is not None and "new_classes" in result.arrays:
         is_class[: len(names)] = ~np.asarray(result.arrays["new_classes"], dtype=bool)
-    return Groups(store, result, ids, num_ids, None if names is None else list(names), is_class)
+    return StoredGroups(store, result, ids, num_ids, None if names is None else list(names), is_class)
 
 
 def pair_shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

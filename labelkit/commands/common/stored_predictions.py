@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import Result, list_results, newest_name, read_result
+from labelkit.store.results import Result, find_newest_name, list_results, read_result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
 """Names of the values in the result's array ``decisions``; given: has a label; left out: not in the grouping."""
@@ -54,7 +54,7 @@ def read_answer(store: EmbeddingStore, name: str | None) -> Result:
     Raises:
         StoreError: the result does not exist, or does not contain predictions.
     """
-    result = read_result(store, name or newest_name(list_results(store), "answer"))
+    result = read_result(store, name or find_newest_name(list_results(store), "answer"))
     if result.kind != "answers":
         problem = f"contains {result.kind} (from {result.stage}), not predictions"
         raise StoreError(result.where, problem, "Pass a result of `labelkit discover answer` as --answer.")
@@ -69,7 +69,7 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
     arrays = result.arrays
     ids, names = _group_ids(result), group_names(result)
     labels = [names[group] if group >= 0 else "" for group in ids.tolist()]
-    kinds = np.where(new_groups(result)[ids], "new", "known").astype("<U8")
+    kinds = np.where(is_new_group(result)[ids], "new", "known").astype("<U8")
     if "decisions" not in arrays:
         given = np.asarray(arrays["labeled"], dtype=bool) if "labeled" in arrays else np.zeros(len(ids), dtype=bool)
         kinds[given] = "given"
@@ -81,7 +81,7 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
     named = [*names, ""]  # -1: none
     unknown = np.full(len(ids), -1)
     details = (
-        correctness_probabilities(result),
+        read_correctness_probabilities(result),
         [named[group] for group in np.asarray(arrays.get("best_class", unknown)).tolist()],
         np.asarray(arrays.get("best_confidence", np.full(len(ids), np.nan)), dtype=np.float64),
         [named[group] for group in np.asarray(arrays.get("grouped_ids", unknown)).tolist()],
@@ -97,8 +97,8 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
     return StoredPredictions(labels, np.where(kept, decided, kinds).tolist(), confidence, *details)
 
 
-def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
-    """Return the probability that each prediction is correct (see ``StoredPredictions.expected``), if stored."""
+def read_correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
+    """Read the probability that each prediction is correct, if stored; see ``StoredPredictions.expected``."""
     expected = result.arrays.get("expected")
     return None if expected is None else np.asarray(expected, dtype=np.float64)
 
@@ -109,8 +109,8 @@ def group_names(result: Result) -> list[str]:
     return list(result.arrays["names"]) if "names" in result.arrays else [str(group) for group in range(count)]
 
 
-def new_groups(result: Result) -> NDArray[np.bool_]:
-    """Return a mask (k,) of the new groups, which are not labeled classes."""
+def is_new_group(result: Result) -> NDArray[np.bool_]:
+    """Return a mask (k,) of the groups in a result that are new, i.e. not labeled classes."""
     return np.asarray(result.arrays.get("new_classes", np.ones(len(group_names(result)))), dtype=bool)
 
 
@@ -120,7 +120,7 @@ def _group_ids(result: Result) -> NDArray[np.int64]:
 
 
 def find_group_classes(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the class index (k,) int64 of each group in a result, by name; -1 for new groups.
+    """Find the class (k,) int64 with the same name as each group in a result; -1 for new groups.
 
     Raises:
         StoreError: a known group has a name that is not among ``class_names``.

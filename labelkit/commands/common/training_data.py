@@ -10,28 +10,28 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, list_store_embeddings
-from labelkit.commands.common.labels import override_listing_labels
+from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, load_store_as_dataset
+from labelkit.commands.common.labels import override_dataset_labels
 from labelkit.data.batch import DataInfo
 from labelkit.data.datasets import HELD_OUT_SPLITS, ImageDataset, join_datasets, resolve_split
-from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.named.benchmark_classes import read_benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import (
     ClassLabels,
     LabelSplit,
     draw_holdout_rows,
-    few_labels_split,
-    gcd_split,
-    long_tail_split,
-    no_labels_split,
+    expand_class_file,
+    make_dataset_label_split,
+    make_few_labels_split,
+    make_gcd_split,
+    make_long_tail_split,
+    make_unlabeled_split,
     parse_holdout_classes,
-    read_class_words,
     resolve_classes,
     select_first_per_class,
-    use_dataset_labels,
 )
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.options.base import flag
+from labelkit.options.base import to_flag
 from labelkit.options.data import DataConfig
 from labelkit.options.embeddings import EmbeddingInputOptions
 from labelkit.options.shared import LabelsOption
@@ -102,7 +102,7 @@ class PreparedData:
     rows: EmbeddingDataset | None = None
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of images, labeled and unlabeled images, and old and new classes."""
+        """Count all, labeled and unlabeled images, and old and new classes."""
         return {
             "images": len(self.labels),
             "labeled": int((self.labels >= 0).sum()),
@@ -119,8 +119,8 @@ class PreparedData:
             f"{counts['old_classes']} old and {counts['new_classes']} new classes known"
         )
 
-    def info(self, image_size: int) -> DataInfo:
-        """Return the dataset properties that a method may use, without the true labels of unlabeled images."""
+    def build_data_info(self, image_size: int) -> DataInfo:
+        """Build the dataset properties that a method may use, without the true labels of unlabeled images."""
         known_in_all = len(self.split.class_order)
         open_ended = self.split.kind == "given" and bool((self.dataset.labels < 0).any())
         return DataInfo(
@@ -137,7 +137,7 @@ class PreparedData:
             num_objects=self.num_objects,
             row_dim=None if self.rows is None else self.rows.store.dim,
             num_row_views=0 if self.rows is None or self.rows.views is None else self.rows.views.shape[1],
-            row_center=None if self.rows is None else self.rows.features_of(self.dataset).mean(axis=0),
+            row_center=None if self.rows is None else self.rows.select_embeddings(self.dataset).mean(axis=0),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class PreparedData:
             "labels": self.dataset.labels[self.split.labeled].tolist(),
             "held_out": list(self.held_out),
             "replaces_splits": self.replaces_splits,
-            **({} if self.rows is None else {"rows": self.rows.record()}),
+            **({} if self.rows is None else {"rows": self.rows.to_json()}),
         }
 
 
@@ -167,11 +167,13 @@ def list_dataset(config: DataConfig) -> ImageDataset:
         download=config.download,
         any_classes=config.has_label_split,
         label_column=column,
-        **config.listing(),
+        **config.listing_kwargs(),
     )
 
 
-def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> tuple[ImageDataset, tuple[str, ...]]:
+def list_with_holdout(
+    config: DataConfig, stored: EmbeddingDataset | None = None
+) -> tuple[ImageDataset, tuple[str, ...]]:
     """List the dataset and apply the holdout options; return the dataset and the names of the held-out images.
 
     Raises:
@@ -183,7 +185,7 @@ def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> 
     labels, column = _labels_file(config), getattr(config, "label_column", None)
     if stored is not None and labels is None and column is not None:
         raise ConfigError("--label-column", "requires --labels FILE with columns", "Pass --labels FILE.")
-    dataset = list_dataset(config) if stored is None else list_store_embeddings(stored.store)
+    dataset = list_dataset(config) if stored is None else load_store_as_dataset(stored.store)
     if labels is not None:
         dataset = _replace_labels(config, dataset, labels, column)
     if config.holdout_classes is not None:
@@ -211,7 +213,7 @@ def _replace_labels(config: DataConfig, dataset: ImageDataset, labels: Path, col
             current_progress().message(
                 f"labels are read from {labels}, not from folder names (to use both, pass --label-split given)"
             )
-    return override_listing_labels(dataset, labels, column, own=own)
+    return override_dataset_labels(dataset, labels, column, own_labels=own)
 
 
 def _choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
@@ -219,7 +221,7 @@ def _choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
     if split == "all" or (split == "auto" and "train" not in dataset.split_names):
         return np.arange(len(dataset.sample_ids), dtype=np.int64)
     with _raise_as_option_error("--split"):
-        rows = dataset.in_split("train" if split == "auto" else split)
+        rows = dataset.rows_in_split("train" if split == "auto" else split)
     if split == "auto" and len(rows) < len(dataset):
         counts = Counter(dataset.split_names[i] if i >= 0 else "no split" for i in np.delete(dataset.splits, rows))
         left = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
@@ -245,10 +247,10 @@ def _limit_per_class(config: DataConfig, images: ImageDataset) -> ImageDataset:
     return images.select(select_first_per_class(images.labels, images.splits, config.max_per_class))
 
 
-def warn_about_blank_images(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
-    """Warn, once per reason, about images whose content is lost in decoding."""
-    for reason, count in Counter(lost.values()).items():
-        first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
+def warn_about_blank_images(dataset: ImageDataset, reasons: Mapping[int, str]) -> None:
+    """Warn about images that look blank because decoding lost their content, once for each reason."""
+    for reason, count in Counter(reasons.values()).items():
+        first = dataset.sample_ids[min(row for row in reasons if reasons[row] == reason)]
         current_progress().warning(f"{count:,} of {len(dataset):,} images look almost blank (first: {first}): {reason}")
 
 
@@ -263,7 +265,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
         return _prepare_single(config)
     if not config.uses_object_images:
         return replace(_prepare_single(scene_config), num_objects=0)
-    objects, scenes = _prepare_single(config), choose_images(scene_config, read_listing(scene_config)[0])
+    objects, scenes = _prepare_single(config), choose_images(scene_config, list_with_holdout(scene_config)[0])
     # object-centric images with their labels, then scenes, whose labels are not used
     return replace(
         objects,
@@ -282,11 +284,11 @@ def _prepare_single(config: DataConfig) -> PreparedData:
         stored = EmbeddingDataset.from_store(config.index, views=config.row_views)
         if stored.views is not None and (changed := config.overridden_option()):
             problem = f"has no effect, since {config.index} contains embeddings of augmented views"
-            raise ConfigError(flag(changed), problem, "Pass --row-views off, or remove this option.")
-    return prepare_listing(config, *read_listing(config, stored), stored)
+            raise ConfigError(to_flag(changed), problem, "Pass --row-views off, or remove this option.")
+    return prepare_listed_data(config, *list_with_holdout(config, stored), stored)
 
 
-def prepare_listing(
+def prepare_listed_data(
     config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: EmbeddingDataset | None = None
 ) -> PreparedData:
     """Choose the images and usable labels of a listed dataset, after the holdout options have been applied.
@@ -300,14 +302,14 @@ def prepare_listing(
     if config.imbalance_factor is not None:
         with _raise_as_option_error(f"--imbalance-factor {config.imbalance_factor:g}"):
             classes = _classes_of(dataset, dataset.given)
-            kept = long_tail_split(classes, imbalance_factor=config.imbalance_factor, seed=config.split_seed)
+            kept = make_long_tail_split(classes, imbalance_factor=config.imbalance_factor, seed=config.split_seed)
         dataset = dataset.select(kept)
     split = choose_labels(config, dataset)
     of_folders = config.label_split == "auto" and _labels_file(config) is None and _is_own_folder(config)
     if of_folders and split.labeled.any():
         names = len(np.unique(dataset.labels[split.labeled]))
         current_progress().message(f"{names} classes from folder names (to ignore them, pass --label-split none)")
-    labels = split.training_labels(dataset.labels)
+    labels = split.to_training_labels(dataset.labels)
     replaces_splits = config.holdout_classes is not None or config.pool_splits
     return PreparedData(dataset, split, labels, listing, held_out, replaces_splits, rows=stored)
 
@@ -335,7 +337,7 @@ def choose_eval_images(config: RunConfig, prepared: PreparedData) -> ImageDatase
         problem = f"{wanted} is used for training"
         raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --split or --holdout.")
     with _raise_as_option_error("--eval-split"):
-        rows = listing.in_split(wanted)
+        rows = listing.rows_in_split(wanted)
     images = _limit_per_class(config, listing.select(rows))
     if not (images.labels >= 0).any():
         if config.evaluation_split == "auto":
@@ -364,9 +366,9 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         given = given & in_training
     kind, classes = _resolve_label_split(config, dataset), _classes_of(dataset, given)
     if kind == "none":
-        return no_labels_split(classes)
+        return make_unlabeled_split(classes)
     if kind == "given":
-        return use_dataset_labels(classes)
+        return make_dataset_label_split(classes)
     if classes.count == 0:
         raise DatasetError(
             config.dataset,
@@ -381,7 +383,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         )
     with _raise_as_option_error("--num-labels"):
         seed = config.split_seed if config.label_seed is None else config.label_seed
-        return few_labels_split(classes, total=config.num_labels, seed=seed)
+        return make_few_labels_split(classes, total=config.num_labels, seed=seed)
 
 
 def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> ClassLabels:
@@ -409,7 +411,7 @@ def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
     owners = {"num_old_classes": "gcd", "old_classes": "gcd", "num_labels": "few-labels", "label_seed": "few-labels"}
     for name, owner in owners.items():
         if getattr(config, name) is not None and kind != owner:
-            raise ConfigError(flag(name), f"has no effect with --label-split {kind}", f"Pass --label-split {owner}.")
+            raise ConfigError(to_flag(name), f"has no effect with --label-split {kind}", f"Pass --label-split {owner}.")
     return kind
 
 
@@ -426,7 +428,7 @@ def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Clas
     old_classes, new_classes = _old_and_new_classes(config, dataset)
     option = "--old-classes" if config.old_classes is not None else "--label-split gcd"
     with _raise_as_option_error(option if config.num_old_classes is None else "--num-old-classes"):
-        split = gcd_split(
+        split = make_gcd_split(
             classes,
             old_classes=old_classes,
             num_old_classes=config.num_old_classes,
@@ -453,9 +455,9 @@ def _old_and_new_classes(
     spec, num_classes, num_old = DATASETS.get(config.dataset), len(dataset.class_names), config.num_old_classes
     if spec is None:
         return None, None
-    benchmark = benchmark_classes(spec.name)
+    benchmark = read_benchmark_classes(spec.name)
     if num_old is None:
-        benchmark.check(spec.name, num_classes)
+        benchmark.check_num_classes(spec.name, num_classes)
         return benchmark.old_classes, benchmark.new_classes
     if num_classes != benchmark.num_classes or num_old > num_classes:
         return None, None
@@ -470,7 +472,7 @@ def parse_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple
         ConfigError: a class is unknown, or a file cannot be read.
     """
     with _raise_as_option_error("--old-classes"):
-        return resolve_classes(read_class_words(words, class_names), class_names)
+        return resolve_classes(expand_class_file(words, class_names), class_names)
 
 
 @contextmanager
@@ -482,8 +484,8 @@ def _raise_as_option_error(option: str) -> Iterator[None]:
         raise ConfigError(option, error.problem, error.remedy) from error
 
 
-def restore_info(saved: Mapping[str, Any]) -> DataInfo:
-    """Restore a method's ``DataInfo`` from ``split.json``, with placeholders for the labels."""
+def restore_data_info(saved: Mapping[str, Any]) -> DataInfo:
+    """Restore the ``DataInfo`` of a method from ``split.json``, with placeholders for the labels."""
     facts = dict(saved["info"])
     num_labeled = len(saved["split"]["labeled"])
     labels = np.full(facts["num_samples"], -1, dtype=np.int64)

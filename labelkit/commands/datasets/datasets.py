@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.datasets.options import DatasetsConfig
-from labelkit.data.named.benchmark_classes import benchmark_classes
-from labelkit.data.named.layouts import DatasetSpec, compare_counts
+from labelkit.data.named.benchmark_classes import read_benchmark_classes
+from labelkit.data.named.layouts import DatasetSpec, describe_counts
 from labelkit.data.registry import DATASETS
 from labelkit.errors import ConfigError, DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.progress import current_progress
@@ -16,7 +16,7 @@ from labelkit.progress import current_progress
 
 @dataclass(frozen=True)
 class Inventory:
-    """Contents of a dataset on disk, compared with the published counts.
+    """Numbers of images and classes of a dataset on disk, compared with the published numbers.
 
     Attributes:
         state: ``whole`` if all counts are as published, ``absent`` if nothing was found, else ``incomplete``.
@@ -44,7 +44,7 @@ def count_dataset_files(spec: DatasetSpec, data_root: Path) -> Inventory:
     found = {name: int((dataset.splits == i).sum()) for i, name in enumerate(dataset.split_names)}
     problems = []
     if not all(count.matches_published_count(found.get(split, 0)) for split, count in spec.num_images.items()):
-        problems.append(compare_counts(found, spec.num_images))
+        problems.append(describe_counts(found, spec.num_images))
     classes = (dataset.class_names, dataset.mask_classes, dataset.object_classes)
     for (key, (what, expected)), names in zip(_list_class_counts(spec).items(), classes, strict=True):
         found[key] = len(names)
@@ -65,7 +65,7 @@ def _list_class_counts(spec: DatasetSpec) -> dict[str, tuple[str, int]]:
     }
 
 
-def describe_registered_datasets(config: DatasetsConfig) -> SimpleResult:
+def describe_registered_datasets(config: DatasetsConfig) -> CommandResult:
     """List the registered datasets and their contents on disk, without decoding images.
 
     Raises:
@@ -81,7 +81,7 @@ def describe_registered_datasets(config: DatasetsConfig) -> SimpleResult:
             task.advance()
     values: dict[str, object] = {"data_root": config.data_root, "datasets": [_build_record(*row) for row in rows]}
     if config.dataset is not None:
-        return SimpleResult(values, shown=(_build_detail_table(*rows[0]),), fault=rows[0][1].fault)
+        return CommandResult(values, shown=(_build_detail_table(*rows[0]),), fault=rows[0][1].fault)
     columns = ("name", "state", "images", "expected", "classes", "mask classes", "object classes", "for")
     sources = [(spec.name, spec.source_url, spec.license, spec.layout) for spec, _ in rows]
     faults = [
@@ -94,11 +94,11 @@ def describe_registered_datasets(config: DatasetsConfig) -> SimpleResult:
         Table(f"sources, and folders in {config.data_root}", ("name", "source", "license", "layout"), sources),
     )
     wrong = Table("incomplete", ("name", "where", "problem", "what to do"), faults)
-    return SimpleResult(values, shown=(*tables, wrong) if faults else tables)
+    return CommandResult(values, shown=(*tables, wrong) if faults else tables)
 
 
 def _build_record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
-    classes = benchmark_classes(spec.name) if spec.num_classes else None
+    classes = read_benchmark_classes(spec.name) if spec.num_classes else None
     fault = inventory.fault
     return {
         "name": spec.name,
@@ -156,7 +156,7 @@ def _build_detail_table(spec: DatasetSpec, inventory: Inventory) -> Table:
         ("license", None, spec.license),
     ]
     if spec.num_classes:
-        classes = benchmark_classes(spec.name)
+        classes = read_benchmark_classes(spec.name)
         halves = f"{len(classes.old_classes)} and {len(classes.new_classes)}"
         rows.append(("old and new classes", halves, classes.source))
     return Table(spec.name, ("what", "expected", "found"), rows)

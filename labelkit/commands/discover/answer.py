@@ -2,7 +2,7 @@
 
 A classifier scores the labeled classes, clustering assigns the other images to groups, and both kinds of scores are
 propagated between neighboring images (``few_label_classifier``). Confidence is calibrated on held-out labels
-(``calibrate``).
+(``fit_calibration``).
 """
 
 from collections.abc import Sequence
@@ -15,32 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import PredictionRule
-from labelkit.algorithms.confidences import Confidences, concatenate, confidences, select_predictions
+from labelkit.algorithms.confidences import Predictions, calibrate_predictions, join_predictions, select_predictions
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier
-from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.apply import apply_to_rows, check_cluster
-from labelkit.commands.common.embeddings import stored_rows
+from labelkit.algorithms.row_blocks import StoredRows, row_slices
+from labelkit.commands.common.apply import apply_to_rows, check_ray_cluster
+from labelkit.commands.common.embeddings import load_rows
 from labelkit.commands.common.labels import (
     UsableLabels,
+    build_labeled_mask,
     choose_usable_labels,
-    make_labeled_array,
-    was_network_trained_on,
+    was_trained_on_labels,
 )
 from labelkit.commands.common.outputs import check_output
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, LEFT_OUT, NEW, UNSURE
 from labelkit.commands.discover.calibrate import (
     Calibration,
-    calibrate,
-    collect_hidden_label_evidence,
-    collect_labeled_evidence,
+    collect_held_out_evidence,
+    collect_unused_label_evidence,
+    fit_calibration,
 )
 from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_by_hierarchy, read_grouping
 from labelkit.commands.discover.label_weights import (
     LABEL_WEIGHTS,
     compute_label_weights,
+    downweight_group_labels,
     surrounded_labels_message,
-    weigh_surrounded_labels,
 )
 from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import DatasetError, StoreError
@@ -58,7 +58,7 @@ COLUMNS = (
 """CSV columns: the prediction, the runner-up, the best labeled class, and the image's group before classification."""
 
 _FEW_LABELS = 10
-_NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result")
+_NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result", "ruled_out")
 
 _MAX_NEW = 0.95
 """Upper limit on the fraction of images assumed to belong to new classes, unless a larger fraction is predicted to."""
@@ -78,7 +78,7 @@ class _Predictions:
         rule: rule for predicting further images from the jointly predicted ones.
     """
 
-    found: Confidences
+    found: Predictions
     expected: NDArray[np.float64]
     calibration: Calibration
     calibration_rows: NDArray[np.bool_]
@@ -86,7 +86,7 @@ class _Predictions:
     rule: PredictionRule
 
 
-def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
+def predict_images(config: DiscoverAnswerConfig) -> CommandResult:
     """Predict a known class, a new group or ``unsure`` for every unlabeled image; write a result and a CSV table.
 
     Raises:
@@ -94,7 +94,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
         DatasetError: there are no labels for calibration.
         ConfigError: files would be overwritten.
     """
-    check_cluster(config.ray_address)
+    check_ray_cluster(config.ray_address)
     store = open_store(config.index)
     name = config.result or ("answer" if config.overwrite else find_free_name(store, "answer"))
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
@@ -118,7 +118,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
     decisions[copies] = KNOWN
     decisions[~unlabeled] = GIVEN
     # --calibration-labels are used only for images that the network was not trained on
-    saw = "no" if config.calibration_labels is not None else was_network_trained_on(store, rows, given.labels)
+    saw = "no" if config.calibration_labels is not None else was_trained_on_labels(store, rows, given.labels)
     _warn_of_limitations(answers, saw, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
     summary = _summary(config, answers, saw)
@@ -127,7 +127,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
     arrays = _arrays(store, read, answers, decisions)
     if expected is None:
         del arrays["expected"]
-    arrays |= make_labeled_array(store, rows, given)
+    arrays |= build_labeled_mask(store, rows, given)
     if weights is not None:
         column = np.ones(store.n, dtype=np.float32)
         column[rows] = weights
@@ -162,7 +162,7 @@ def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
         "calibration": summary,
         "groups": [{"name": c[0], "kind": c[1], "images": c[2], "sure": c[3], "mean_confidence": c[4]} for c in cells],
     }
-    return SimpleResult(values, (path, table_path, *grouped), _tables(counts, expected, cells, answers.calibration))
+    return CommandResult(values, (path, table_path, *grouped), _tables(counts, expected, cells, answers.calibration))
 
 
 def _answer_all(
@@ -182,18 +182,18 @@ def _answer_all(
         progress.warning(f"only {used:,} of {known:,} labels are used, to limit time and memory")
     # square roots of these features and of those of the grouping have already been taken
     rule = replace(answers.rule, square_roots=False)
-    source = stored_rows(store, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)
+    source = load_rows(store, read.rows[others], square_root=read.grouping.square_roots, in_blocks=True)
     numbers = store.dim + 8 * len(rule.class_of_group)
     predict = partial(_predict, rule, read.grouping.features, answers.calibration.likeliest, numbers)
     name = "images predicted from the others"
-    found = list(apply_to_rows(predict, source, config, name, numbers_per_row=numbers, resumable=True))
-    parts = [answers.found, *(Confidences(*columns) for *columns, _ in found)]
+    found = list(apply_to_rows(predict, source, config, name, values_per_row=numbers, resumable=True))
+    parts = [answers.found, *(Predictions(*columns) for *columns, _ in found)]
     expected = [answers.expected, *(chances for *_, chances in found)]
     order = np.argsort(np.concatenate([places, others]))
     calibrated = np.concatenate([answers.calibration_rows, np.zeros(len(others), dtype=bool)])
     return replace(
         answers,
-        found=select_predictions(concatenate(parts), order),
+        found=select_predictions(join_predictions(parts), order),
         expected=np.concatenate(expected)[order],
         calibration_rows=calibrated[order],
     )
@@ -227,14 +227,14 @@ def _label_copies(
 def _predict(
     rule: PredictionRule, stored: NDArray[np.float32], likeliest: float, numbers_per_row: int, rows: StoredRows
 ) -> tuple[NDArray[Any], ...]:
-    """Predict rows from stored rows; return the fields of ``Confidences`` and the correctness probabilities (m,)."""
+    """Predict rows from stored rows; return the fields of ``Predictions`` and the correctness probabilities (m,)."""
     assert rule.temperature is not None
     parts, expected = [], []
-    for block in blocks(len(rows), numbers_per_row):
+    for block in row_slices(len(rows), numbers_per_row):
         shares = rule.predict_probabilities(rows[block], stored)
-        parts.append(confidences(shares, rule.class_of_group, rule.temperature))
-        expected.append(confidences(shares, rule.class_of_group, likeliest).confidence)
-    return (*vars(concatenate(parts)).values(), np.concatenate(expected))
+        parts.append(calibrate_predictions(shares, rule.class_of_group, rule.temperature))
+        expected.append(calibrate_predictions(shares, rule.class_of_group, likeliest).confidence)
+    return (*vars(join_predictions(parts)).values(), np.concatenate(expected))
 
 
 def _answer(
@@ -252,7 +252,7 @@ def _answer(
             "has no usable labels, so confidence cannot be calibrated",
             "Embed a dataset with labels, or pass --labels FILE or --calibration-labels FILE.",
         )
-    whole = weigh_surrounded_labels(grouping.features, labels)
+    whole = downweight_group_labels(grouping.features, labels)
     if few := int((whole < 1).sum()):
         current_progress().message(surrounded_labels_message(few))
         weights = whole if weights is None else weights * whole
@@ -263,16 +263,16 @@ def _answer(
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
         ids, options = grouping.group_ids, {"min_size": grouping.min_size, "seed": config.seed}
-        evidence = collect_hidden_label_evidence(
+        evidence = collect_held_out_evidence(
             classifier, labels, ids, class_of_group, new_share, group_weight=weight, **options
         )
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
-        evidence = collect_labeled_evidence(shares, class_of_group, fresh)
-    calibration = calibrate(evidence)
-    found = confidences(shares, class_of_group, calibration.cautious)
-    expected = confidences(shares, class_of_group, calibration.likeliest).confidence
+        evidence = collect_unused_label_evidence(shares, class_of_group, fresh)
+    calibration = fit_calibration(evidence)
+    found = calibrate_predictions(shares, class_of_group, calibration.cautious, grouping.ruled_out)
+    expected = calibrate_predictions(shares, class_of_group, calibration.likeliest, grouping.ruled_out).confidence
     rule = classifier.build_rule(labels, grouping.group_ids, class_of_group, shares, group_weight=weight)
     rule = replace(
         rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperature=calibration.cautious
@@ -319,7 +319,6 @@ def _given_labels(
 def _warn_of_limitations(
     answers: _Predictions, saw: str, confidence: NDArray[np.float64], decisions: NDArray[np.int64]
 ) -> None:
-    """Warn about limitations that the reported numbers do not show."""
     progress = current_progress()
     if saw == "yes":
         progress.warning(
@@ -366,7 +365,7 @@ def _summary(config: DiscoverAnswerConfig, answers: _Predictions, saw: str) -> d
     }
 
 
-def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, decisions: NDArray[np.int64]) -> bytes:
+def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Predictions, decisions: NDArray[np.int64]) -> bytes:
     """Return the predictions as CSV; for an unsure image, the table shows the best guess."""
     names = [*read.grouping.names, ""]  # -1: none
     lines = (
@@ -427,12 +426,12 @@ def _arrays(
         "calibration_rows": full(answers.calibration_rows, 0, np.uint8),
         "names": grouping.names,
         "new_classes": (grouping.class_of_group < 0).astype(np.uint8),
-        **rule.arrays(),
+        **rule.to_arrays(),
     }
 
 
 def _group_cells(
-    grouping: Grouping, found: Confidences, decisions: NDArray[np.int64], unlabeled: NDArray[np.bool_]
+    grouping: Grouping, found: Predictions, decisions: NDArray[np.int64], unlabeled: NDArray[np.bool_]
 ) -> list[list[Cell]]:
     cells: list[list[Cell]] = []
     for group, name in enumerate(grouping.names):
@@ -458,6 +457,6 @@ def _tables(
     total: dict[str, Cell] = {**counts, **({} if expected is None else {"expected right %": percent(expected)})}
     return (
         Table("groups of the unlabeled images", ["group", "kind", "images", "sure", "mean confidence"], cells),
-        Table.of_row("calibration", checked),
-        Table.of_row("answers", total),
+        Table.from_row("calibration", checked),
+        Table.from_row("answers", total),
     )

@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import (
-    Reliability,
+    ReliabilityCurve,
     column_probability,
     fit_temperatures,
     leave_one_out_agreement,
-    reliability,
-    risk_coverage,
+    reliability_curve,
+    risk_coverage_curve,
 )
 from labelkit.algorithms.confidences import compute_log_probabilities
 from labelkit.algorithms.few_label_classifier import RefittableClassifier
@@ -57,7 +57,7 @@ _USUAL: Final = 1.5
 
 @dataclass(frozen=True)
 class CalibrationEvidence:
-    """Predictions for rows with known labels that were not used for these predictions.
+    """Predictions for labeled rows whose labels were not used by the predictions.
 
     Attributes:
         scores: (m, k) float64, log scores of the groups.
@@ -81,14 +81,14 @@ class CalibrationEvidence:
         return np.asarray(self.scores.argmax(axis=1), dtype=np.int64)
 
     def accuracy(self, *, new: bool) -> float:
-        """Return the accuracy on rows of new classes (``new``) or of labeled classes; NaN if there are no such rows."""
+        """Return the accuracy on rows of new (``new``) or labeled classes; NaN if there are no such rows."""
         chosen = self.of_new == new
         return float(self.correct[chosen].mean()) if chosen.any() else float("nan")
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted temperatures, with the predictions that they were fitted to.
+    """Fitted temperatures, with the predictions to which they were fitted.
 
     Attributes:
         cautious: temperature for the confidence of a single prediction.
@@ -101,12 +101,12 @@ class Calibration:
     cautious: float
     likeliest: float
     evidence: CalibrationEvidence
-    before: Reliability | None
-    after: Reliability | None
+    before: ReliabilityCurve | None
+    after: ReliabilityCurve | None
     aurc: float | None
 
 
-def collect_hidden_label_evidence(
+def collect_held_out_evidence(
     classifier: RefittableClassifier,
     labels: Ints,
     group_ids: Ints,
@@ -117,7 +117,7 @@ def collect_hidden_label_evidence(
     seed: int,
     group_weight: float = 1.0,
 ) -> CalibrationEvidence:
-    """Repeat the prediction with some labels held out, and compare the predictions with the held-out labels.
+    """Collect evidence for calibration by repeating the prediction with some labels held out.
 
     Args:
         classifier: classifier of the rows.
@@ -176,17 +176,17 @@ def collect_hidden_label_evidence(
     return CalibrationEvidence(scores, correct, of_new, weights, num_labels, float(np.mean(factors)))
 
 
-def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> CalibrationEvidence:
+def collect_unused_label_evidence(probabilities: Doubles, class_of_group: Ints, labels: Ints) -> CalibrationEvidence:
     """Collect evidence for calibration from rows whose labels the predictions did not use.
 
     Args:
-        shares: (n, k) probabilities of the groups.
+        probabilities: (n, k) probabilities of the groups.
         class_of_group: (k,) int64, -1 = new.
         labels: (n,) int64, -1 = none, at least one label; a class without a group counts as new.
     """
     rows = np.flatnonzero(labels >= 0)
     return CalibrationEvidence(
-        *_score_predictions(shares, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows)
+        *_score_predictions(probabilities, rows, class_of_group, labels[rows]), np.ones(len(rows)), len(rows)
     )
 
 
@@ -220,13 +220,13 @@ def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.rand
     return kept, np.concatenate(tested)
 
 
-def calibrate(evidence: CalibrationEvidence) -> Calibration:
-    """Fit the temperature that calibrates the confidences."""
+def fit_calibration(evidence: CalibrationEvidence) -> Calibration:
+    """Fit the temperatures with which the confidences are calibrated."""
     if not evidence.num_labels:
         return Calibration(_USUAL, _USUAL, evidence, None, None, None)
     scores, named, correct, weights = evidence.scores, evidence.predicted_groups, evidence.correct, evidence.weights
     cautious, likeliest = fit_temperatures(scores, named, correct, weights=weights, cautions=(_CAUTION, 0.0))
     before, after = (column_probability(scores, named, value).confidence for value in (1.0, cautious))
-    curves = (reliability(before, correct, weights=weights), reliability(after, correct, weights=weights))
+    curves = (reliability_curve(before, correct, weights=weights), reliability_curve(after, correct, weights=weights))
     cautious, likeliest = cautious * evidence.more_labels, likeliest * evidence.more_labels
-    return Calibration(cautious, likeliest, evidence, *curves, risk_coverage(after, correct).aurc)
+    return Calibration(cautious, likeliest, evidence, *curves, risk_coverage_curve(after, correct).aurc)

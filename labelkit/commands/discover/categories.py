@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
-from labelkit.commands.common.embeddings import is_nonnegative, split_rows, stored_rows
+from labelkit.commands.common.embeddings import find_split_rows, is_nonnegative, load_rows
 from labelkit.commands.common.labels import (
     UsableLabels,
+    build_labeled_mask,
     choose_usable_labels,
-    make_labeled_array,
     read_usable_labels,
-    was_network_trained_on,
+    was_trained_on_labels,
 )
-from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_previous_groups
+from labelkit.commands.common.results import Cell, CommandResult, Table
+from labelkit.commands.common.stable_ids import StoredGroups, assign_stable_ids, read_previous_groups
 from labelkit.commands.discover.label_weights import compute_label_weights, drop_low_weight_labels
 from labelkit.commands.discover.num_classes import choose_num_classes
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
@@ -47,7 +47,7 @@ class _Classes:
     confidence: NDArray[np.float32] | None = None
 
 
-def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
+def discover_categories(config: DiscoverCategoriesConfig) -> CommandResult:
     """Discover classes by cutting a hierarchy of normalized embeddings into the given or estimated number of groups.
 
     Raises:
@@ -56,7 +56,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         ConfigError: the bounds exclude every number, or there are more classes than rows.
     """
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     given = read_usable_labels(config, store, rows)
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
@@ -66,10 +66,10 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     earlier = read_previous_groups(config, config.result or "categories")
     # building the hierarchy reads the rows only a few times; k-means reads them until it converges
     in_blocks = config.criterion != "published"
-    features = stored_rows(store, rows, unit=True, in_blocks=in_blocks)
+    features = load_rows(store, rows, normalize=True, in_blocks=in_blocks)
     # square roots improve the hierarchy, but not the test for classes without labels
     roots = in_blocks and is_nonnegative(store)
-    grouped = stored_rows(store, rows, unit=True, roots=True, in_blocks=True) if roots else features
+    grouped = load_rows(store, rows, normalize=True, square_root=True, in_blocks=True) if roots else features
     started = time.monotonic()
     drawn = labels
     if config.previous is not None and config.previous_answers is not None:
@@ -80,7 +80,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     judgement = choose_num_classes(config, given.where, features, drawn, tree)
     for note in judgement.notes:
         current_progress().message(note)
-    if config.num_classes is None and was_network_trained_on(store, rows, labels) == "yes":
+    if config.num_classes is None and was_trained_on_labels(store, rows, labels) == "yes":
         current_progress().warning(
             "the network was trained on labels of these classes and separates them better than new classes, so there "
             "are probably more classes than estimated"
@@ -121,7 +121,7 @@ def _check_name(
     check_new_result(store, name, overwrite=config.overwrite, kind="classes", stage=stage, params=params)
 
 
-def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
+def classify_by_logits(config: DiscoverHeadConfig) -> CommandResult:
     """Assign each image of a store to the class with the largest of its stored logits.
 
     Raises:
@@ -161,31 +161,31 @@ def _write(
     rows: NDArray[np.int64],
     found: _Classes,
     given: UsableLabels,
-    earlier: Groups | None,
+    earlier: StoredGroups | None,
     *,
     params: dict[str, object],
     extra: dict[str, object],
     table: Table | None,
-) -> SimpleResult:
+) -> CommandResult:
     """Reuse the class ids of an earlier run, write the classes next to the store, and return the command's result."""
     classes = [given.class_names[label] if label >= 0 else None for label in found.labels.tolist()]
     lasting = assign_stable_ids(earlier, store, rows, found.ids, len(classes), classes=classes)
     pseudo_labels = np.full(store.n, -1, dtype=np.int64)
     pseudo_labels[rows] = lasting.ids[found.ids]
-    names, is_new = lasting.names(found.labels, given.class_names), lasting.new_class_mask(found.labels)
+    names, is_new = lasting.name_ids(found.labels, given.class_names), lasting.new_class_mask(found.labels)
     arrays: dict[str, NDArray[np.generic] | list[str]] = {
         "pseudo_labels": pseudo_labels,
         "names": names,
         "new_classes": is_new.astype(np.uint8),
-        **lasting.arrays(),
-        **make_labeled_array(store, rows, given),
+        **lasting.result_arrays(),
+        **build_labeled_mask(store, rows, given),
     }
     if found.centroids is not None:
         arrays["centroids"] = lasting.values_by_id(found.centroids.astype(np.float32))
     if found.confidence is not None:
         arrays["confidence"] = found.confidence
     name, stage = config.result or config.command[1], " ".join(config.command)
-    params = params | lasting.params()
+    params = params | lasting.result_params()
     path = write_result(
         store, name, kind="classes", arrays=arrays, params=params, stage=stage, overwrite=config.overwrite
     )
@@ -206,4 +206,4 @@ def _write(
         ],
     }
     classes_table = Table("classes", ["id", "name", "kind", "images", "labeled"], cells)
-    return SimpleResult(values, (path,), (classes_table,) if table is None else (table, classes_table))
+    return CommandResult(values, (path,), (classes_table,) if table is None else (table, classes_table))

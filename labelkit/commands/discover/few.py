@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import check_features, split_rows
+from labelkit.commands.common.embeddings import find_split_rows, load_finite_embeddings
 from labelkit.commands.common.labels import UsableLabels, read_usable_labels
 from labelkit.commands.common.outputs import check_output
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.commands.discover.tables import DiscoveredImage, format_discovered_table
-from labelkit.data.splits import ClassLabels, few_labels_split
+from labelkit.data.splits import ClassLabels, make_few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.formatting import percent
-from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, discover_critical
+from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, discover_critical_samples
 from labelkit.methods.few_labels.pseudo_label_selection import Count, Discovery
-from labelkit.methods.few_labels.snowball_search import discover_confident
+from labelkit.methods.few_labels.snowball_search import discover_confident_samples
 from labelkit.metrics.discovered import discovery_errors
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -42,8 +42,8 @@ class _Task:
     name: str
 
 
-def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
-    """Label the images nearest to a class mean with that class, in one or more rounds.
+def discover_snowball(config: DiscoverSnowballConfig) -> CommandResult:
+    """Assign each class to the unlabeled images nearest to its mean, in one or more rounds.
 
     Raises:
         StoreError: a store cannot be used, or the stores contain different images.
@@ -52,9 +52,9 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
     """
     task = _prepare(config)
     stores = [task.store, *(_same_images(path, task.store) for path in config.fuse_with)]
-    features = [check_features(store, task.rows) for store in stores]
+    features = [load_finite_embeddings(store, task.rows) for store in stores]
     with current_progress().task("searching for images to label", total=None):
-        found = discover_confident(
+        found = discover_confident_samples(
             features,
             task.given.labels,
             task.count,
@@ -71,7 +71,7 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
     return _finish(config, task, found, found.distance, score, params, {})
 
 
-def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
+def discover_lmcs(config: DiscoverLMCSConfig) -> CommandResult:
     """Label ambiguous unlabeled images near the labeled classes, in one or more rounds.
 
     Raises:
@@ -80,10 +80,10 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
         ConfigError: files would be overwritten.
     """
     task = _prepare(config)
-    features = check_features(task.store, task.rows)
+    features = load_finite_embeddings(task.store, task.rows)
     labeled_classes = len(np.unique(task.given.labels[task.given.labeled]))
     with current_progress().task("searching for images to label", total=None):
-        found = discover_critical(
+        found = discover_critical_samples(
             features,
             task.given.labels,
             task.count,
@@ -107,7 +107,7 @@ def _prepare(config: DiscoverFewConfig) -> _Task:
     check_output(config, table_path, "csv", "--csv", "--result")
     stage, params = " ".join(config.command), config.to_yaml_dict(operational=False)
     check_new_result(store, name, overwrite=config.overwrite, kind=RESULT_KIND, stage=stage, params=params)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     given = _given_labels(config, store, rows)
     sizes = np.bincount(given.labels[given.labeled], minlength=len(given.class_names))
     _check_classes(config, given, sizes)
@@ -141,7 +141,6 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels, sizes: NDArra
 
 
 def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
-    """Open another store, and check that it contains the same images."""
     store = open_store(path)
     mine, theirs = set(first.sample_ids), set(store.sample_ids)
     if mine != theirs:
@@ -162,7 +161,7 @@ def _finish(
     score_name: str,
     params: Mapping[str, object],
     arrays: Mapping[str, NDArray[Any]],
-) -> SimpleResult:
+) -> CommandResult:
     given = task.given
     for warning in found.warnings:
         current_progress().warning(warning)
@@ -174,7 +173,7 @@ def _finish(
         )
     store, rows = task.store, task.rows
     pseudo_labels, sources = np.full(store.n, -1, dtype=np.int64), np.zeros(store.n, dtype=np.uint8)
-    pseudo_labels[rows] = found.added_to(given.labels)
+    pseudo_labels[rows] = found.fill_in(given.labels)
     sources[rows[given.labeled]] = SOURCES.index("given")
     sources[rows[found.indices]] = SOURCES.index("discovered")
     path = write_result(
@@ -231,7 +230,7 @@ def _finish(
         "per_class": [{"class": given.class_names[report["label"]], **report} for report in found.per_class],
         "truth": errors,
     }
-    return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
+    return CommandResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
 
 
 def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> list[Table]:
@@ -271,7 +270,7 @@ def _tables(task: _Task, found: Discovery, errors: dict[str, Any] | None) -> lis
     tables.append(Table("rounds", ["round", "found", "labels then", *(["wrong", "error %"] if errors else [])], rounds))
     if errors is not None and errors["precision_of_first"]:
         first = {str(number): percent(share) for number, share in errors["precision_of_first"].items()}
-        tables.append(Table.of_row("% correct among the first images by rank", first))
+        tables.append(Table.from_row("% correct among the first images by rank", first))
     return tables
 
 
@@ -285,7 +284,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
                 str(store.path), "has no labels to sample", "Embed a dataset with labels, or pass --labels FILE."
             )
         classes = ClassLabels(truth, truth >= 0, len(class_names), class_names)
-        split = few_labels_split(classes, total=config.num_labels, seed=config.label_seed)
+        split = make_few_labels_split(classes, total=config.num_labels, seed=config.label_seed)
         return UsableLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
     if not given.labeled.any():
         raise DatasetError(

@@ -6,23 +6,23 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from labelkit.methods.few_labels.options import ConfidentSearchOptions, CriticalSearchOptions, SearchOptions
-from labelkit.options.base import IMAGES, OUTPUT, STORE, panel
+from labelkit.options.base import IMAGES, OUTPUT, STORE, field_factory
 from labelkit.options.shared import (
     RESULT_NAME,
     AddedLabelsOption,
-    IndexConfig,
+    NamedResultConfig,
     OverwriteOption,
     SplitOption,
     StoredImagesOptions,
     TableOption,
 )
 
-_LABELS = panel("Labels")
-_NUMBER = panel("Number of images")
-_DISCOVERY = panel("Discovery")
+_LABELS = field_factory("Labels")
+_NUMBER = field_factory("Number of images")
+_DISCOVERY = field_factory("Discovery")
 
 
-class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, IndexConfig):
+class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, NamedResultConfig):
     """Options shared by ``labelkit discover snowball`` and ``discover lmcs``."""
 
     num_labels: int | None = _LABELS(

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import square_roots
-from labelkit.commands.common.embeddings import check_features, is_nonnegative, normalize_embeddings
+from labelkit.commands.common.embeddings import is_nonnegative, load_finite_embeddings, normalize_embeddings
+from labelkit.commands.common.label_files import LabelFileImages, find_images_by_path
 from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, collect_class_names, read_usable_labels
 from labelkit.commands.common.stored_predictions import find_group_classes
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.tables import read_labeled_rows
 from labelkit.errors import StoreError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -27,7 +29,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups of a store's images, each of a labeled class or new.
+    """Groups of a store's images, each of which is either a labeled class or new.
 
     Attributes:
         name: name of the result.
@@ -42,6 +44,7 @@ class Grouping:
         square_roots: whether the features are square roots of embeddings.
         group_weight: weight in (0, 1] of new groups relative to labeled classes, by the evidence for new classes.
         new_share: estimated fraction of unlabeled images in classes without labels; ``None`` if not estimated.
+        ruled_out: (n, k) bool, groups not to predict for an image; ``None`` if there are none.
     """
 
     name: str
@@ -56,11 +59,12 @@ class Grouping:
     square_roots: bool = False
     group_weight: float = 1.0
     new_share: float | None = None
+    ruled_out: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
 class GroupedRows:
-    """Grouped rows of a store, and the subset that is predicted jointly.
+    """Rows of a store with their groups, and the representative subset that is predicted jointly.
 
     Attributes:
         grouping: groups of the m rows that are predicted jointly.
@@ -95,7 +99,7 @@ def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple
 
 
 def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> GroupedRows:
-    """Read the groups of a result, and labels of their rows (by default, those that the result was created with).
+    """Read the groups of a result and the labels of their rows; default: the labels that the result was created with.
 
     Raises:
         StoreError: the result does not exist, or has no class names.
@@ -110,8 +114,15 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     calibrating = np.zeros(len(rows), dtype=bool)
     if config.calibration_labels is not None and len(rows) > MAX_TOGETHER:
         calibrating = choose_usable_labels(config.calibration_labels, store, rows, own_labels=False).labeled
+    names, ruled_out = list(result.arrays["names"]), None
+    pairs = [] if config.ruled_out is None else _read_ruled_out(config.ruled_out, store, names)
+    calibrating |= np.isin(rows, [row for row, _ in pairs])  # only jointly predicted rows respect what is ruled out
     places = choose_representative_rows(given.labels, calibrating, MAX_TOGETHER, config.seed)
-    features, unit = check_features(store, rows[places]), params.get("normalize") is not False
+    if pairs:
+        every = np.zeros((store.n, len(names)), dtype=bool)
+        every[tuple(np.array(pairs).T)] = True
+        ruled_out = every[rows[places]]
+    features, unit = load_finite_embeddings(store, rows[places]), params.get("normalize") is not False
     roots = unit and is_nonnegative(store)
     features = square_roots(features) if roots else features
     least, weight, share = (params.get(key) for key in ("min_size", "group_weight", "new_share"))
@@ -122,14 +133,22 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         features=normalize_embeddings(features) if unit else features,
         group_ids=group_ids[places],
         class_of_group=class_of_group,
-        names=list(result.arrays["names"]),
+        names=names,
         min_size=least if isinstance(least, int) and least > 0 else 1,
         unit_rows=unit,
         square_roots=roots,
         group_weight=weight if isinstance(weight, float) and 0 < weight <= 1 else 1.0,
         new_share=share if isinstance(share, float) and 0 <= share <= 1 else None,
+        ruled_out=ruled_out,
     )
     return GroupedRows(grouping, places, rows, group_ids, given)
+
+
+def _read_ruled_out(path: Path, store: EmbeddingStore, names: list[str]) -> list[tuple[int, int]]:
+    """Return (row, group) pairs that a CSV rules out; other images and names in it are ignored."""
+    lines = [(name, text) for name, text, _ in read_labeled_rows(path) if text in names]
+    places, _ = find_images_by_path(path, {name for name, _ in lines}, LabelFileImages.from_store(store))
+    return [(places[name], names.index(text)) for name, text in lines if name in places]
 
 
 def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Result, NDArray[np.int64]]:

@@ -80,8 +80,8 @@ def drop_low_weight_labels(labels: NDArray[np.int64], weights: NDArray[np.float6
     return np.where(full | ~np.isin(labels, labels[full]), labels, -1)
 
 
-def weigh_surrounded_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return weights (n,) in (0, 1], below 1 for labels of groups that were labeled as a whole.
+def downweight_group_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Compute label weights (n,) in (0, 1], which are below 1 for groups whose images were all labeled at once.
 
     Held-out labels of such a group are nearer to other labels than any unlabeled image is, so that all other images
     look like new classes; and predictions favor its class, although few of its images are left. The weight is the
@@ -109,9 +109,9 @@ def surrounded_labels_message(count: int) -> str:
     return f"{labels} less, because most images around {them} are labeled, too"
 
 
-def keep_informative_rows(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask (n,) that excludes the labels of groups labeled as a whole, except for two in each class."""
-    weights = weigh_surrounded_labels(features, labels)
+def informative_label_mask(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return a mask (n,) without the labels of groups whose images were all labeled at once, except two per class."""
+    weights = downweight_group_labels(features, labels)
     kept = weights == 1
     for label in np.unique(labels[~kept]):
         mine = np.flatnonzero(labels == label)

@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from labelkit.algorithms.hierarchy import Hierarchy
 from labelkit.algorithms.num_classes import (
     NumClassesEstimate,
-    candidate_numbers,
-    choose_by_density,
+    candidate_class_counts,
+    choose_num_classes_by_density,
     estimate_num_classes,
 )
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.unlabeled_classes import UnlabeledGroupEstimate, estimate_unlabeled_groups
-from labelkit.commands.common.labels import label_agreement_warning
+from labelkit.algorithms.unlabeled_classes import UnlabeledGroupEstimate, estimate_accuracy_by_num_groups
+from labelkit.commands.common.labels import check_label_agreement
 from labelkit.commands.common.results import Cell, Table
-from labelkit.commands.discover.label_weights import keep_informative_rows
+from labelkit.commands.discover.label_weights import informative_label_mask
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
@@ -142,14 +142,14 @@ def _estimated(
     """Estimate whether there are unlabeled classes, and how many; with too few labels, count dense regions instead."""
     num_old = len(tree.labels)
     used = _sample_rows(config, labels, tree.labels)
-    used = used[keep_informative_rows(np.asarray(features[used]), labels[used])]
+    used = used[informative_label_mask(np.asarray(features[used]), labels[used])]
     rows = np.asarray(features[used])
     if (labels >= 0).all():
         return _use_known_number(config, num_old, tree)
     if (rows == rows[0]).all():
         problem = f"all {len(labels)} embeddings are identical, so classes cannot be distinguished"
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
-    wrong = label_agreement_warning(lambda places: features[places], labels, config.seed)
+    wrong = check_label_agreement(lambda places: features[places], labels, config.seed)
     low, high = _bounds(
         config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.max_groups), len(labels)
     )
@@ -159,7 +159,7 @@ def _estimated(
         if config.max_classes is None:
             high = max(low, min(high, num_old + max(_MIN_NEW, _NEW_PER_LABELED * num_old)))
         with current_progress().task("checking for classes without labels", total=None):
-            tested = estimate_unlabeled_groups(
+            tested = estimate_accuracy_by_num_groups(
                 rows,
                 labels[used],
                 [number - num_old for number in sorted({num_old, *_numbers_between(low, high)})],
@@ -173,7 +173,7 @@ def _estimated(
         found = replace(_use_known_number(config, num_old, tree), notes=(f"{note}--new-classes some, or their number",))
     else:
         with current_progress().task("number of classes", total=None):
-            choice = choose_by_density(rows, candidate_numbers(low, high))
+            choice = choose_num_classes_by_density(rows, candidate_class_counts(low, high))
         note = "for a narrower interval, label two images in each of at least two classes"
         found = NumClassesChoice(choice, (low, high), (note,))
     best, (low, high) = found.choice.best, found.searched

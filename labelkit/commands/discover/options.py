@@ -5,22 +5,22 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import OPTION, STORE, panel
+from labelkit.options.base import OPTION, STORE, field_factory
 from labelkit.options.memory import ProcessesConfig
 from labelkit.options.shared import (
     RESULT_NAME,
     AddedLabelsOption,
-    IndexConfig,
+    NamedResultConfig,
     NewClassesOption,
-    PreviousOption,
+    PreviousOptions,
     SplitOption,
     TableOption,
 )
 
-_EARLIER = panel("Earlier predictions", preset=False)
+_EARLIER = field_factory("Earlier predictions", preset=False)
 
 
-class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, NewClassesOption, PreviousOption, IndexConfig):
+class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, NewClassesOption, PreviousOptions, NamedResultConfig):
     """Options for ``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
@@ -65,7 +65,7 @@ class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, NewClassesOption,
         return self
 
 
-class DiscoverHeadConfig(PreviousOption, IndexConfig):
+class DiscoverHeadConfig(PreviousOptions, NamedResultConfig):
     """Options for ``labelkit discover head``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
@@ -75,7 +75,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
     )
 
 
-class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, IndexConfig):
+class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, NamedResultConfig):
     """Options for ``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")
@@ -97,6 +97,11 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
         None,
         "Labels for calibrating confidences, never used for training: a CSV with columns path,label, or a "
         "result of `labelkit label`. Default: labels in the store, hidden in repeated clusterings.",
+    )
+    ruled_out: Path | None = OPTION(
+        None,
+        "CSV with columns path,label of classes or groups to which an image does not belong; a line for each. They are "
+        "not predicted for this image.",
     )
     previous: Path | None = _EARLIER(
         None,

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
-from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.images.read import make_pixel_reader, open_source_dataset
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.discover.few import RESULT_KIND
 from labelkit.commands.discover.few_options import ShowDiscoveredConfig
 from labelkit.commands.discover.tables import DiscoveredImage, read_discovered_table
-from labelkit.data.datasets import ImageDataset, natural_key
+from labelkit.data.datasets import ImageDataset, natural_sort_key
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, NotAStore, StoreError
 from labelkit.progress import current_progress
@@ -41,7 +41,7 @@ class _Shown:
         return None if true is None else true == image.label
 
 
-def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
+def show_discovered(config: ShowDiscoveredConfig) -> CommandResult:
     """Draw a contact sheet of the images that a discovery command labeled.
 
     Raises:
@@ -53,7 +53,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
         raise ConfigError("--index", "is missing", "Pass a store with a result as --index, or a CSV as --table.")
     store = None if config.index is None else open_store(config.index)
     if store is not None:
-        images = open_store_images(store, config.dataset, config.data_root)
+        images = open_source_dataset(store, config.dataset, config.data_root)
     elif config.dataset is not None:
         images = load_dataset(config.dataset, data_root=config.data_root)
     else:
@@ -67,7 +67,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
     ]
     values = {"source": shown.what, "discovered": len(shown.found), "out": config.out, "classes": classes}
     path = _write_sheet(config, shown, images)
-    return SimpleResult(values, (path,), (Table("discovered", ["class", "images", "wrong"], cells),))
+    return CommandResult(values, (path,), (Table("discovered", ["class", "images", "wrong"], cells),))
 
 
 def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: EmbeddingStore | ImageDataset) -> _Shown:
@@ -88,7 +88,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: Embed
         problem += ", ".join(strangers[:3])
         raise DatasetError(str(config.table), problem, "Pass the store or dataset that the table belongs to.")
     there = {image.label for image in found}
-    order = [*of.class_names, *sorted(there - set(of.class_names), key=natural_key)]
+    order = [*of.class_names, *sorted(there - set(of.class_names), key=natural_sort_key)]
     classes = tuple(name for name in order if name in there)
     if config.classes is not None:
         missing = [name for name in config.classes if name not in there]

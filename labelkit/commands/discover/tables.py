@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from labelkit.errors import DatasetError
-from labelkit.files import open_regular
+from labelkit.files import open_regular_file
 from labelkit.store.csv_table import csv_bytes
 
 TABLE_COLUMNS = ("path", "label", "score", "rank", "round")
@@ -17,7 +17,7 @@ _ITERATION = "iteration"  # name of a round in training runs
 
 
 class DiscoveredImage(NamedTuple):
-    """Discovered image: path relative to the data root, assigned class, selection score, rank and round from 1."""
+    """Image labeled by a discovery command, with its class, score, rank, and round (counted from 1)."""
 
     sample_id: str
     label: str
@@ -43,7 +43,7 @@ def read_discovered_table(path: Path) -> list[DiscoveredImage]:
     """
     where = str(path)
     try:
-        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_regular_file(path), encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             columns = list(reader.fieldnames or [])
             rows = list(reader)

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.commands.common.apply import apply, check_cluster
-from labelkit.commands.common.initialize import describe_weights
+from labelkit.commands.common.apply import check_ray_cluster, map_parallel
+from labelkit.commands.common.initialize import report_loaded_weights
 from labelkit.commands.common.locations import record_image_location, record_model_location
 from labelkit.commands.common.networks import (
     EmbeddingNetwork,
@@ -24,24 +24,24 @@ from labelkit.commands.common.networks import (
     collect_numerics_settings,
     use_class_tokens_as_embedding,
 )
-from labelkit.commands.common.onnx_export import cache_onnx, missing_packages
+from labelkit.commands.common.onnx_export import cache_onnx, find_missing_packages
 from labelkit.commands.common.onnx_session import (
     OnnxNetwork,
+    get_onnx_runtime_version,
     is_onnx_enabled,
     load_cached_onnx_network,
-    onnx_version,
     read_onnx_record,
 )
-from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, plan_patches
-from labelkit.commands.common.results import Cell, SimpleResult, Table, describe_dry_run
+from labelkit.commands.common.patch_embeddings import PatchCollector, compute_patch_grid_shape, plan_patches
+from labelkit.commands.common.results import Cell, CommandResult, Table, describe_dry_run
 from labelkit.commands.common.training_data import list_dataset, warn_about_blank_images
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
 from labelkit.commands.embed.reuse import plan_reuse, read_columns
-from labelkit.commands.embed.stored_embeddings import apply_head_to_store, store_summary
+from labelkit.commands.embed.stored_embeddings import apply_head_to_store, summarize_store
 from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, SelectedSource, select_source
 from labelkit.data.views.recipes import StoredRecipe, stored_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.data.workers import Reader, count_workers
+from labelkit.data.workers import BatchReader, get_num_workers
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import Task, current_progress
@@ -50,19 +50,19 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import (
     EmbeddingPlan,
-    continue_plan,
     embedding_run_folder,
     read_recorded_numerics,
     read_stored_plan,
+    resume_plan,
 )
-from labelkit.store.schema import VIEWS, name_bytes
-from labelkit.store.writer import shard_borders
+from labelkit.store.schema import VIEWS, encode_name
+from labelkit.store.writer import shard_ranges
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.compute_device import default_batch_size
 from labelkit.training.devices import Runtime
 
 
-def embed_images(config: EmbedConfig) -> SimpleResult:
+def embed_images(config: EmbedConfig) -> CommandResult:
     """Embed the images of a dataset with the network of a run, a backbone or raw pixels, and write a store.
 
     If the process is killed, repeating the command resumes it, with byte-identical results.
@@ -78,7 +78,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         # all processes use the same number of threads, since it affects rounding
         share = max(1, (os.cpu_count() or 1) // config.processes) if config.ray_address is None else 1
         config = config.model_copy(update={"threads": share})
-    check_cluster(config.ray_address)
+    check_ray_cluster(config.ray_address)
     work = _prepare(config)
     if config.dry_run:
         return _describe_plan(work)
@@ -138,7 +138,7 @@ class _EmbeddingJob:
     reused: tuple[EmbeddingStore, ...]
     view: ViewSpec | None
     patch_shape: tuple[int, int, int] | None
-    reader: Reader
+    reader: BatchReader
     quick: OnnxNetwork | None = None
     lost: dict[int, str] = field(default_factory=dict)
 
@@ -168,7 +168,7 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
     if config.checkpoint is None:
         dataset, labeled, old_classes = select_by_label_split(config)
         one_row = not config.dense and config.last_blocks == 1 and not config.mean_patch and config.image_size is None
-        model = build_embedding_network(config, dataset.in_channels, whole=one_row)
+        model = build_embedding_network(config, dataset.in_channels, images_only=one_row)
     else:
         model = build_embedding_network(config, 3)
         assert model.run_split is not None
@@ -180,9 +180,9 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
         rows = np.arange(config.max_images) * len(dataset) // config.max_images
         dataset, labeled = dataset.select(rows), labeled[rows]
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
-    describe_weights(model.network)
+    report_loaded_weights(model.network)
     model = use_class_tokens_as_embedding(model, config.last_blocks, mean_patch=config.mean_patch)
-    shape = patch_shape(model.network, model.view) if config.dense else None
+    shape = compute_patch_grid_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
     with_logits = config.logits and order is not None and network.num_outputs > 0
     numerics = _choose_numerics(config, runtime, model, len(dataset), with_logits=with_logits)
@@ -199,7 +199,7 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
         old_classes=old_classes.astype(np.uint8) if has_labels else None,
         splits=dataset.splits if dataset.split_names else None,
         split_names=dataset.split_names,
-        model=model.identity(numerics),
+        model=model.build_identity(numerics),
         dim=network.embed_dim,
         dtype=config.dtype,
         extras={"logits": network.num_outputs} if with_logits else {},
@@ -212,17 +212,17 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
     if reused:
         plan = plan_reuse(plan, reused, dataset, extend=config.extend is not None)
     # an unfinished run keeps its original list of images; images added since then are ignored
-    plan = continue_plan(config.out, plan)
+    plan = resume_plan(config.out, plan)
     dataset = _restore_listing(dataset, plan)
     pixels = model.view.size**2 + (0 if view is None else plan.num_views * view.size**2)
     source = dataset.source.source if isinstance(dataset.source, SelectedSource) else dataset.source
-    num_workers = count_workers(
+    num_workers = get_num_workers(
         config.num_workers,
         0 if isinstance(source, ArraySource) else len(dataset),  # images in memory need no decoding processes
         plan.batch_size * network.input_spec.channels * pixels,
         current_progress().message,
     )
-    reader = Reader(dataset.source, model.channels, num_workers)
+    reader = BatchReader(dataset.source, model.channels, num_workers)
     return _EmbeddingJob(config, model, dataset, plan, runtime, order, reused, view, shape, reader)
 
 
@@ -267,7 +267,7 @@ def _embed_pending(begun: _StartedRun) -> int:
             return embedded
         device = work.runtime.device.type  # other nodes could otherwise choose another device
         options = config.to_yaml_dict() | ({"device": device} if config.device == "auto" else {})
-        elsewhere = apply(
+        elsewhere = map_parallel(
             partial(_embed_part_elsewhere, json.dumps(options)),
             parts,
             processes=config.processes,
@@ -302,7 +302,7 @@ def _publish(begun: _StartedRun) -> EmbeddingStore:
     if patches is not None:
         patches.publish(open_store(work.config.out))
     store = open_store(work.config.out)
-    expected = 0 if shards is None else len(shard_borders(store.n, shards))
+    expected = 0 if shards is None else len(shard_ranges(store.n, shards))
     if run.already_done and not run.plan.base_rows and store.num_shards != expected:
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
         current_progress().warning(f"{store.path} already exists {held}; to change this, use `labelkit pack`")
@@ -331,11 +331,11 @@ def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
         )
 
 
-def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
+def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, seconds: float) -> CommandResult:
     work, run, patches = begun
     out = work.config.out
     already_done = run.already_done and (patches is None or patches.already_done)
-    plain = store_summary(store, seconds, embedded_now, already_done=already_done, num_reused=run.plan.num_reused)
+    plain = summarize_store(store, seconds, embedded_now, already_done=already_done, num_reused=run.plan.num_reused)
     values, tables, paths = plain.values, list(plain.shown), [out]
     if work.reused:
         reused = run.plan.reused
@@ -353,10 +353,10 @@ def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, sec
         paths.append(folder)
         row: dict[str, Cell] = {"patches": count, "grid": f"{plan.grid[0]} x {plan.grid[1]}"}
         row |= {"per image": plan.per_image or "all", "dim": plan.dim, "type": plan.dtype, "layer": plan.layer}
-        tables.append(Table.of_row("", row | {"MiB": mib, "path": folder}))
+        tables.append(Table.from_row("", row | {"MiB": mib, "path": folder}))
     if store.skipped:
         tables.append(Table("skipped images", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
-    return SimpleResult(values, tuple(paths), tuple(tables), unchanged=already_done)
+    return CommandResult(values, tuple(paths), tuple(tables), unchanged=already_done)
 
 
 def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
@@ -390,14 +390,14 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
     )
 
 
-def _embed_part(begun: _StartedRun, k: int, with_rows: bool, with_patches: bool, task: Task) -> int:
+def _embed_part(begun: _StartedRun, k: int, with_rows: bool, run_with_patches: bool, task: Task) -> int:
     """Embed the images of a part, and copy embeddings from other stores; return the number of embedded images.
 
     Batches do not cross parts, so that the bytes of a part depend only on the plan.
     """
     work, run, patches = begun
     start, end = run.part_range(k)
-    collector = PatchCollector(patches, k, work.model.view) if with_patches and patches is not None else None
+    collector = PatchCollector(patches, k, work.model.view) if run_with_patches and patches is not None else None
     rows = np.arange(start, end, dtype=np.int64)
     copied = rows[:0]
     if run.plan.reused is not None:
@@ -430,11 +430,11 @@ def _embed_rows(
     views: dict[str, Any] = {}
     if work.view is not None:
         # the random keys of an image depend only on its name
-        digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in work.dataset.sample_ids)
+        digests = b"".join(hashlib.sha256(encode_name(name)).digest()[:8] for name in work.dataset.sample_ids)
         keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
         views = {"more_views": (work.view,) * plan.num_views, "keys": keys, "seed": config.view_seed}
     skipped: list[tuple[int, str]] = []
-    loader = work.model.loader(
+    loader = work.model.build_loader(
         work.dataset,
         plan.batch_size,
         rows=rows,
@@ -445,7 +445,7 @@ def _embed_rows(
         **views,
     )
     for batch in loader if len(rows) else ():
-        crops, keep = batch.crops, batch.readable
+        crops, keep = batch.crops, batch.readable_positions
         assert crops is not None
         skipped.extend(batch.bad)
         work.lost.update(crops.lost)
@@ -477,7 +477,7 @@ def _embed_rows(
     return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
 
 
-def _describe_plan(work: _EmbeddingJob) -> SimpleResult:
+def _describe_plan(work: _EmbeddingJob) -> CommandResult:
     """Estimate the time for embedding from two batches after a warm-up batch, without writing a store."""
     config, runtime, model, dataset = work.config, work.runtime, work.model, work.dataset
     plan, shape = work.plan, work.patch_shape
@@ -509,7 +509,7 @@ def _describe_plan(work: _EmbeddingJob) -> SimpleResult:
     }
     if shape is not None:
         patches = plan_patches(config, model.network, plan, shape)
-        values["patches"] = f"{patches.count} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
+        values["patches"] = f"{patches.num_patches} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
         values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
     rows_shown: list[list[Cell]] = [[key, str(value)] for key, value in values.items() if key != "config"]
     return describe_dry_run(config, values, rows_shown)
@@ -542,7 +542,7 @@ def _choose_numerics(
         needs = "a CPU and float32"
     elif config.dense or with_logits:
         needs = "--no-logits, and is not possible with --dense"
-    elif not is_onnx_enabled() or missing_packages():
+    elif not is_onnx_enabled() or find_missing_packages():
         needs = "the packages of `pip install onnx onnxruntime onnxscript`"
     else:
         needs = ""
@@ -553,11 +553,11 @@ def _choose_numerics(
         is_chosen = _ONNX in before
     elif config.runtime == "auto" and is_chosen:
         is_chosen = num_images >= _WORTH_AN_EXPORT and _is_depthwise(model.network) and _can_export(model)
-    return numerics | {_ONNX: onnx_version()} if is_chosen else numerics
+    return numerics | {_ONNX: get_onnx_runtime_version()} if is_chosen else numerics
 
 
 def _can_export(model: EmbeddingNetwork) -> bool:
-    identity = model.identity({})
+    identity = model.build_identity({})
     cache_onnx(model.network, identity)
     return "failed" not in (read_onnx_record(identity) or {"failed": "not cached"})
 

@@ -15,15 +15,15 @@ from labelkit.commands.common.training_data import (
     choose_images,
     has_own_splits,
     prepare_data,
-    prepare_listing,
+    prepare_listed_data,
 )
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError
 from labelkit.errors import ConfigError
-from labelkit.options.base import flag
+from labelkit.options.base import to_flag
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
-from labelkit.store.embeddings import label_keys
+from labelkit.store.embeddings import encode_image_set
 
 #: Options that select the usable labels.
 _CHOOSING: Final = ("label_split", "num_old_classes", "old_classes", "label_ratio", "num_labels")
@@ -65,7 +65,7 @@ def select_by_run_split(
         num_outputs: number of outputs of the run's classifier.
         dataset: the whole dataset.
     """
-    is_own = is_run_dataset(run_split, dataset) and _has_run_files(run_split, dataset)
+    is_own = was_trained_on(run_split, dataset) and _has_run_files(run_split, dataset)
     if is_own and config.labels is not None:
         current_progress().message(
             f"using the labels from {config.labels} instead of those on which {config.checkpoint} was trained"
@@ -75,18 +75,18 @@ def select_by_run_split(
         is_drawn = not run_split["split"]["labeled"] and _is_any_set(config, _CHOOSING)
         for name in _HOLDING if is_drawn else (*_CHOOSING, *_DRAWING, *_HOLDING):
             if _is_any_set(config, (name,)):
-                remedy = f"Remove {flag(name)}."
+                remedy = f"Remove {to_flag(name)}."
                 if name not in _HOLDING:
                     remedy += " --label-split and --old-classes have an effect only if the run was trained without "
                     remedy += "labels (--label-split none)."
                 problem = f"has no effect, since the label split of run {config.checkpoint} is used"
-                raise ConfigError(flag(name), problem, remedy)
+                raise ConfigError(to_flag(name), problem, remedy)
         own_splits = has_own_splits(dataset) and not run_split.get("replaces_splits")
         if run_split.get("held_out") and not own_splits:
             dataset = apply_holdout(dataset, run_split["held_out"])
         dataset = apply_run_labels(run_split, dataset)
         if is_drawn:
-            dataset, labeled, old = _collect_selection(prepare_listing(config, dataset))
+            dataset, labeled, old = _collect_selection(prepare_listed_data(config, dataset))
         else:
             dataset = choose_images(config, dataset)
             labeled, old = find_run_labels(run_split, dataset)
@@ -101,8 +101,8 @@ def select_by_run_split(
     return dataset, labeled, old, order
 
 
-def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
-    """Return whether a run was trained on a dataset, judging by the labeled images."""
+def was_trained_on(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
+    """Return whether a run was trained on a dataset, judging by the names of its labeled images."""
     used = set(run_split["split"]["labeled"])
     present = len(used.intersection(dataset.sample_ids))
     # --labels may have added classes that the dataset does not have; earlier versions did not store them
@@ -116,13 +116,13 @@ def _has_run_files(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
     """Return whether most of the first labeled images have the same files as in the run (if it stored digests)."""
     used = set(run_split["split"]["labeled"])
     known = _split_keys(run_split.get("trained_labels") or "")
-    if known <= _split_keys(label_keys(used, None)):  # only names were stored
+    if known <= _split_keys(encode_image_set(used, None)):  # only names were stored
         return True
     found = []
     for row in [row for row, name in enumerate(dataset.sample_ids) if name in used][:_COMPARED]:
         with suppress(BadImageError):
             found.append(np.frombuffer(dataset.source.read(row).sha256, dtype=np.uint8))
-    own = sum(label_keys((), digest[None]) in known for digest in found)
+    own = sum(encode_image_set((), digest[None]) in known for digest in found)
     return 2 * own >= len(found)
 
 
@@ -149,7 +149,7 @@ def apply_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> Ima
 
 
 def find_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return masks of the images (n,) and the classes (k,) whose labels a run used."""
+    """Return masks of the images (n,) and classes (k,) of a dataset whose labels a run used."""
     old = np.isin(dataset.class_names, _trained_names(run_split))
     used = set(run_split["split"]["labeled"])
     labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.read import run_in_threads
+from labelkit.commands.common.images.read import map_in_threads
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
-from labelkit.store.embeddings import EmbeddingStore, differing_keys
+from labelkit.store.embeddings import EmbeddingStore, find_differing_keys
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import VIEWS
 
@@ -48,7 +48,7 @@ def plan_reuse(
         except BadImageError:  # reported when the image is embedded
             return None
 
-    of_files = list(run_in_threads(digest, range(len(dataset)), "digests"))
+    of_files = list(map_in_threads(digest, range(len(dataset)), "digests"))
     planned = replace(plan, reused_from=[store.content_digest for store in stores])
     if extend:
         return _extend(planned, stores, of_files, dataset.name)
@@ -120,7 +120,7 @@ def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
         problem = "its embeddings were imported without images, so they cannot be assigned to images"
         raise Mismatch(str(store.path), problem, "Remove this store from --reuse or --extend.")
     keys = store.model.differences(plan.model)
-    numerics = differing_keys(store.model.numerics, plan.model.numerics)
+    numerics = find_differing_keys(store.model.numerics, plan.model.numerics)
     keys.extend(f"numerics.{key}" for key in numerics if key not in _LAST_BITS)
     own = {"dim": store.dim, "dtype": str(store.embeddings.dtype), "normalized": store.normalized}
     keys.extend(key for key, value in own.items() if getattr(plan, key) != value)
@@ -131,7 +131,7 @@ def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
         elif _old_names(store) != _old_names(plan):
             keys.append(f"{name} (order of classes)")
     if plan.views is not None:
-        keys.extend(f"views.{key}" for key in differing_keys(store.view_recipe, dict(plan.views)))
+        keys.extend(f"views.{key}" for key in find_differing_keys(store.view_recipe, dict(plan.views)))
     if keys:
         remedy = "Remove this store from --reuse or --extend, or embed with the same model and options."
         raise Mismatch(str(store.path), f"was embedded differently from this run: {', '.join(keys)} differ", remedy)

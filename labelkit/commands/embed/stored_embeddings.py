@@ -7,32 +7,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, list_store_embeddings, read_embedding_model
+from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, load_store_as_dataset, read_embedding_model
 from labelkit.commands.common.locations import find_image_location, record_image_location, record_model_location
 from labelkit.commands.common.networks import (
     TrainedRun,
     collect_numerics_settings,
-    combined_fingerprint,
+    combine_fingerprints,
+    encode_trained_labels,
     load_run,
-    trained_labels,
 )
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.embed.listing import (
     add_run_classes,
     apply_run_labels,
     find_run_labels,
-    is_run_dataset,
     output_column_order,
+    was_trained_on,
 )
 from labelkit.errors import ConfigError, Mismatch, output_exists_error
-from labelkit.models.headed import headed_identity
+from labelkit.models.headed import identity_with_head
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
 from labelkit.store.commit import json_digest
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import IMAGE_COLUMNS
-from labelkit.store.writing import write_imported
+from labelkit.store.writing import write_imported_store
 from labelkit.training.checkpoint import MODEL
 from labelkit.training.devices import Runtime
 from labelkit.training.run_dir import SPLIT
@@ -40,7 +40,7 @@ from labelkit.training.run_dir import SPLIT
 _ROWS_AT_A_TIME = 4096
 
 
-def apply_head_to_store(config: EmbedConfig) -> SimpleResult:
+def apply_head_to_store(config: EmbedConfig) -> CommandResult:
     """Pass the embeddings of a store through the head of a run that was trained on embeddings of the same model.
 
     Names, splits and image properties are kept. For the store on which the run was trained, or a store with its images,
@@ -73,13 +73,13 @@ def apply_head_to_store(config: EmbedConfig) -> SimpleResult:
     head, of_rows = run.method.main_network(), data.store.model
     # the same identity as if the images had passed through both the model and the head
     model = ModelIdentity(
-        **headed_identity({"name": of_rows.name, "layer": of_rows.layer, "pooling": of_rows.pooling}, head),
-        weights_fingerprint=combined_fingerprint(of_rows, head),
+        **identity_with_head({"name": of_rows.name, "layer": of_rows.layer, "pooling": of_rows.pooling}, head),
+        weights_fingerprint=combine_fingerprints(of_rows, head),
         weights_file_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
         source=run.source,
         preprocess=of_rows.preprocess,
         numerics=collect_numerics_settings(runtime, "float32", _ROWS_AT_A_TIME),
-        trained_labels=trained_labels(run.saved),
+        trained_labels=encode_trained_labels(run.saved),
     )
     recipe: dict[str, Any] = {
         "rows_of": data.store.content_digest, "model": model.to_json(), "dtype": config.dtype, "logits": config.logits,
@@ -97,7 +97,7 @@ def apply_head_to_store(config: EmbedConfig) -> SimpleResult:
     images = find_image_location(data.store.content_digest)
     if images is not None:
         record_image_location(store.content_digest, *images)
-    return store_summary(store, time.monotonic() - started, 0 if done else store.n, already_done=done)
+    return summarize_store(store, time.monotonic() - started, 0 if done else store.n, already_done=done)
 
 
 def _write(
@@ -109,9 +109,9 @@ def _write(
     recipe: dict[str, Any],
 ) -> None:
     store, network = data.store, run.method.main_network().to(runtime.device)
-    dataset = list_store_embeddings(store)
+    dataset = load_store_as_dataset(store)
     labeled = dataset.given
-    if is_run_dataset(run.saved, dataset):
+    if was_trained_on(run.saved, dataset):
         dataset = apply_run_labels(run.saved, dataset)
         labeled, old = find_run_labels(run.saved, dataset)
     else:
@@ -141,7 +141,7 @@ def _write(
         splits=store.splits,
         split_names=store.split_names,
     )
-    write_imported(
+    write_imported_store(
         config.out,
         plan,
         embeddings=embeddings,
@@ -154,9 +154,9 @@ def _write(
     )
 
 
-def store_summary(
+def summarize_store(
     store: EmbeddingStore, seconds: float, embedded_now: int, *, already_done: bool, num_reused: int = 0
-) -> SimpleResult:
+) -> CommandResult:
     """Return a summary of a newly embedded store for a command's output.
 
     Args:
@@ -185,4 +185,4 @@ def store_summary(
     }
     row: dict[str, Cell] = {"store": store.path, "rows": store.n, "dim": store.dim, "labeled": labeled}
     row |= {"skipped": len(store.skipped), "model": model.name, "seconds": round(seconds, 1)}
-    return SimpleResult(values, (store.path,), (Table.of_row("", row),), unchanged=already_done)
+    return CommandResult(values, (store.path,), (Table.from_row("", row),), unchanged=already_done)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.matching import contingency
-from labelkit.commands.common.embeddings import labeled_rows
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.algorithms.matching import cross_tabulate
+from labelkit.commands.common.embeddings import find_labeled_rows
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
 from labelkit.data.datasets import HELD_OUT_SPLITS
 from labelkit.data.keyed_random import keyed_generator
@@ -21,7 +21,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 _CONFUSIONS_SHOWN = 10
 
 
-def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResult:
+def evaluate_classification(config: EvaluateClassificationConfig) -> CommandResult:
     """Evaluate a classifier's accuracy on all images, on classes grouped by number of training images, and per class.
 
     Confidence intervals are from resampled images; they do not include the variation between training runs.
@@ -47,7 +47,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
             "), but can still be predicted"
         )
     predictions = scores.argmax(axis=1)
-    matrix = contingency(labels, predictions, num_clusters=num_classes, num_classes=num_classes)
+    matrix = cross_tabulate(labels, predictions, num_clusters=num_classes, num_classes=num_classes)
     per_class = per_class_accuracy(predictions, labels, num_classes)
     groups = {} if train_counts is None else shot_groups(train_counts)
     wrong = matrix.copy()
@@ -75,7 +75,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
             if wrong[i, j]
         ],
     }
-    return SimpleResult(values, (), _tables(config, values))
+    return CommandResult(values, (), _tables(config, values))
 
 
 def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int64]]:
@@ -94,7 +94,7 @@ def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int
     if not split:
         problem = f"{store.path} has neither a test nor a val split"
         raise ConfigError("--split", problem, f"Choose one of: {', '.join((*store.split_names, 'all'))}.")
-    return split, labeled_rows(store, split, remedy="Choose another --split.")
+    return split, find_labeled_rows(store, split, remedy="Choose another --split.")
 
 
 def _read_scores(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:

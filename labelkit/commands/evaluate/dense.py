@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from labelkit.commands.common.images.contact_sheet import SheetCell, write_contact_sheet
 from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.evaluate.options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
@@ -139,7 +139,7 @@ def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
         DatasetError: the dataset does not exist, has no masks, or has masks of the other kind.
         CheckpointError: the network cannot be loaded.
     """
-    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
+    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing_kwargs())
     if dataset.masks is None:
         raise DatasetError(config.dataset, "has no masks", "Choose a dataset with masks (see `labelkit datasets`).")
     if bool(dataset.mask_classes) != classes:
@@ -188,7 +188,7 @@ def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
 def choose_split_rows(
     dataset: ImageDataset, split: str, order: Sequence[str], *, option: str, limit: int | None = None, seed: int = 0
 ) -> tuple[str, NDArray[np.int64]]:
-    """Choose a split of a dataset; return its name and rows.
+    """Choose a split of a dataset, and at most ``limit`` of its rows; return its name and the rows.
 
     Args:
         dataset: the dataset.
@@ -211,7 +211,7 @@ def choose_split_rows(
                 f"Choose one of: {', '.join(dataset.split_names) or 'all'}.",
             )
         split = known[0]
-    rows = dataset.in_split(None if split == "all" else split)
+    rows = dataset.rows_in_split(None if split == "all" else split)
     if limit is not None and len(rows) > limit:
         rows = np.sort(keyed_generator(seed, f"images of {split}").choice(rows, limit, replace=False))
     return split, rows
@@ -295,7 +295,7 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
     return (path,)
 
 
-def make_mask_result(
+def write_mask_result(
     config: DenseConfig,
     values: dict[str, object],
     pictures: Sequence[MaskExample],
@@ -303,13 +303,13 @@ def make_mask_result(
     title: str,
     columns: Sequence[str],
     row: Sequence[Cell],
-) -> SimpleResult:
+) -> CommandResult:
     """Write the scores and a contact sheet of masks, if requested, and return a result with a table of one row."""
     made = write_scores(config.out, values)
     if config.sheet is not None:
         write_mask_sheet(config.sheet, pictures, names)
         made = (*made, config.sheet)
-    return SimpleResult(values, made, (Table(title, columns, [row]),))
+    return CommandResult(values, made, (Table(title, columns, [row]),))
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, object]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.commands.common.networks import build_embedding_network
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate import dense
 from labelkit.commands.evaluate.options import EvaluateDetectionConfig
 from labelkit.data.datasets import ImageDataset
@@ -44,7 +44,7 @@ _PLACES = ("pos_embed", "cls_token", "reg_token")
 
 
 class UpdateSchedule(NamedTuple):
-    """Numbers of updates for training a detector: in total, for warm-up, and before each tenfold learning-rate drop."""
+    """Learning-rate schedule of a detector: numbers of updates in total, in warm-up and before each tenfold drop."""
 
     steps: int
     warmup: int
@@ -148,14 +148,14 @@ def _batches(
             row, mirror = int(rows[order[place]]), not dataset.chiral and bool(mirrored[place])
             objects = annotations.read(row)
             objects = objects.select(objects.find_trainable_objects())
-            yield ExamplePlan.of(dataset, row, objects=objects, mirror=mirror, masks=masks)
+            yield ExamplePlan.for_image(dataset, row, objects=objects, mirror=mirror, masks=masks)
 
     examples = read_examples(dataset, plans(), config.num_workers or 0)
     while batch := list(itertools.islice(examples, config.batch_size)):
         yield [image for image, _ in batch], [target for _, target in batch]
 
 
-def detect(
+def detect_objects(
     detector: nn.Module,
     dataset: ImageDataset,
     rows: NDArray[np.int64],
@@ -164,12 +164,12 @@ def detect(
     masks: bool,
     num_workers: int,
 ) -> list[dict[str, Any]]:
-    """Detect objects in images; return them in the format of `labelkit.data.object_images.compute_coco_scores`.
+    """Detect objects in images, and return them in the format of `labelkit.data.object_images.compute_coco_scores`.
 
     Image i is row ``rows[i]``; with ``masks``, detections include run-length encoded masks.
     """
     found: list[dict[str, Any]] = []
-    plans = (ExamplePlan.of(dataset, int(row)) for row in rows)
+    plans = (ExamplePlan.for_image(dataset, int(row)) for row in rows)
     with current_progress().task("detect", total=len(rows)) as task, torch.inference_mode():
         for image, (pixels, _) in enumerate(read_examples(dataset, plans, num_workers)):
             (result,) = detector([pixels.to(runtime.device).float().div_(255)])
@@ -183,7 +183,7 @@ def detect(
     return found
 
 
-def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
+def evaluate_detection(config: EvaluateDetectionConfig) -> CommandResult:
     """Train detectors on a frozen or fine-tuned backbone, and score their detections.
 
     Raises:
@@ -192,7 +192,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a detector failed.
     """
-    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
+    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing_kwargs())
     if dataset.objects is None:
         raise DatasetError(config.dataset, "has no boxes", BOXES_REMEDY)
     masks = config.detector != "faster-rcnn"
@@ -211,7 +211,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     for seed in range(config.seed, config.seed + config.seeds):
         detector = train_detector(config, network, dataset, rows.train_rows, runtime, seed=seed)
         workers = config.num_workers or 0
-        found = detect(detector, dataset, rows.eval_rows, runtime, masks=masks, num_workers=workers)
+        found = detect_objects(detector, dataset, rows.eval_rows, runtime, masks=masks, num_workers=workers)
         sizes = {"num_images": len(rows.eval_rows), "num_classes": len(dataset.object_classes)}
         for part in ("box", "mask")[: 1 + masks]:
             parts.setdefault(part, []).append(compute_coco_scores(truth, found, **sizes, masks=part == "mask"))
@@ -252,7 +252,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
     lines: list[list[Cell]] = [[part, *map(dense.format_percent_and_std, own.values())] for part, own in means.items()]
     columns = ["type", "AP", "AP50", "AP75", "AP small", "AP medium", "AP large"]
-    return SimpleResult(values, dense.write_scores(config.out, values), (Table(title, columns, lines),))
+    return CommandResult(values, dense.write_scores(config.out, values), (Table(title, columns, lines),))
 
 
 def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> dense.ChosenSplits:
@@ -279,7 +279,7 @@ def collect_true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, mask
     entries: list[dict[str, Any]] = []
     for image, row in enumerate(rows):
         objects = dataset.objects.read(int(row))
-        plan = ExamplePlan.of(dataset, int(row))
+        plan = ExamplePlan.for_image(dataset, int(row))
         height, width = plan.size
         if masks and not height:  # the annotations do not contain the image size
             height, width = read_example(dataset.source, dataset.in_channels, plan)[0].shape[-2:]

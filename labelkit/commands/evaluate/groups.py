@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.matching import match_clusters
-from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.embeddings import find_split_rows
 from labelkit.commands.common.labels import choose_usable_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
@@ -26,7 +26,7 @@ _PROTOCOL = "v2"
 _OF_OLD_CLASSES = ("old_accuracy", "old_as_wrong_old", "old_as_new", "num_old_samples", "num_new_samples")
 
 
-def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
+def evaluate_clustering(config: EvaluateClusteringConfig) -> CommandResult:
     """Evaluate the groupings of a store against its labels by clustering accuracy, NMI, AMI and ARI.
 
     Accuracy is reported for all, old and new classes (All/Old/New) with confidence intervals and types of errors.
@@ -55,7 +55,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         old_classes = _old_classes(store, result, truth, len(class_names))
         mapping = None
         if config.mapping_from is not None:
-            rows = split_rows(store, config.mapping_from, option="--mapping-from")
+            rows = find_split_rows(store, config.mapping_from, option="--mapping-from")
             rows = rows[counted[rows] & (ids[rows] >= 0)]
             if not len(rows):
                 raise _no_scores_error(store, config.mapping_from, held_out=held_out)
@@ -76,7 +76,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": scored,
     }
-    return SimpleResult(values, (), tuple(_build_tables(config, scored, held_out=held_out)))
+    return CommandResult(values, (), tuple(_build_tables(config, scored, held_out=held_out)))
 
 
 def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:
@@ -91,7 +91,6 @@ def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_ou
 def _read_true_labels(
     store: EmbeddingStore, config: EvaluateClusteringConfig
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the true labels (n,) int64, -1 = none, and the class names."""
     rows, own = np.arange(store.n, dtype=np.int64), config.labels is None
     given = choose_usable_labels(
         config.labels, store, rows, label_column=config.label_column, own_labels=own, min_found=0.5
@@ -250,7 +249,7 @@ def _select_rows(
 ) -> dict[str, NDArray[np.int64]]:
     """Return, for each split to score, its rows in the mask ``keep``."""
     if config.split != "all" or not store.split_names or store.splits is None:
-        chosen = split_rows(store, config.split)
+        chosen = find_split_rows(store, config.split)
         return {config.split: chosen[keep[chosen]]}
     parts = {name: np.asarray(store.rows(name), dtype=np.int64) for name in store.split_names}
     parts[_NO_SPLIT] = np.flatnonzero(store.splits < 0)

@@ -6,12 +6,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
+from labelkit.algorithms.feature_probes import knn_probabilities, linear_probe, logistic_regression
 from labelkit.algorithms.projection import fit_principal_components, project_rows
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import find_zero_embeddings, labeled_rows, split_rows, stored_rows
+from labelkit.commands.common.embeddings import find_labeled_rows, find_split_rows, find_zero_embeddings, load_rows
 from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.dense import format_percent_and_std, mean_and_std
 from labelkit.commands.evaluate.options import EvaluateKNNConfig, EvaluateLinearConfig
 from labelkit.data.datasets import resolve_split
@@ -24,7 +24,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 
 
 @dataclass(frozen=True)
-class LabeledSplits:
+class GalleryAndQueries:
     """Gallery and queries of an evaluation, with their embeddings and labels.
 
     Attributes:
@@ -53,9 +53,9 @@ class LabeledSplits:
         return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
 
 
-def choose_labeled_splits(
+def choose_gallery_and_queries(
     config: EvaluateKNNConfig | EvaluateLinearConfig, store: EmbeddingStore, *, leave_one_out: bool = False
-) -> LabeledSplits:
+) -> GalleryAndQueries:
     """Choose the labeled rows of two splits as gallery and queries.
 
     With ``--labels``, only these labels are known in the gallery, and their rows are excluded from the queries, so the
@@ -74,7 +74,7 @@ def choose_labeled_splits(
     every = np.arange(store.n, dtype=np.int64)
     known_in_store = choose_usable_labels(labels, store, every, label_column=label_column).truth >= 0
     if labels is not None and store.split_names:
-        known_in_store = known_in_store[split_rows(store, queries, option="--queries")]
+        known_in_store = known_in_store[find_split_rows(store, queries, option="--queries")]
     if not known_in_store.any():
         store, labels, label_column = override_store_labels(store, labels, label_column), None, None
     if leave_one_out and not store.split_names and (gallery, queries) == ("train", "test"):
@@ -84,30 +84,30 @@ def choose_labeled_splits(
             "--queries", f"{queries} is also the gallery, so images would match themselves", "Choose different splits."
         )
     if labels is None:
-        known = labeled_rows(store, gallery, option="--gallery")
-        query_rows = labeled_rows(store, queries, option="--queries")
+        known = find_labeled_rows(store, gallery, option="--gallery")
+        query_rows = find_labeled_rows(store, queries, option="--queries")
         known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
     else:
         given = choose_usable_labels(labels, store, every, label_column=label_column, own_labels=False)
-        known = split_rows(store, gallery, option="--gallery")
+        known = find_split_rows(store, gallery, option="--gallery")
         known = known[given.labeled[known]]
         if not len(known):
             raise DatasetError(given.where, f"has no labels for split {gallery}", "Choose another --gallery.")
-        query_rows = labeled_rows(store, queries, option="--queries")
+        query_rows = find_labeled_rows(store, queries, option="--queries")
         query_rows = query_rows[~given.labeled[query_rows]]
         if not len(query_rows):
             problem = f"all labeled images in split {queries} are also labeled in {given.where}, so no queries remain"
             raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
-    features = stored_rows(store, known)
+    features = load_rows(store, known)
     if find_zero_embeddings(features).all():
         problem = f"all embeddings of {gallery} are zero"
         raise StoreError(f"{store.path}:/embeddings", problem, "Run `labelkit embed` again.")
     truth = np.asarray(store.labels, dtype=np.int64)[query_rows]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
-    found, own = stored_rows(store, query_rows, in_blocks=True), places[query_rows]
-    return LabeledSplits(store, features, known_labels, found, truth, class_names, (gallery, queries), own)
+    found, own = load_rows(store, query_rows, in_blocks=True), places[query_rows]
+    return GalleryAndQueries(store, features, known_labels, found, truth, class_names, (gallery, queries), own)
 
 
 _SMALL: Final = 20_000
@@ -116,7 +116,7 @@ _LR: Final = {"sgd": 10.0, "adamw": 0.01}
 _L2: Final = 1e-3
 
 
-def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
+def evaluate_linear(config: EvaluateLinearConfig) -> CommandResult:
     """Evaluate embeddings by a linear classifier trained on one split and tested on another.
 
     All labels of the store are used, including those that were hidden from training. With ``--labels``, only these are
@@ -127,7 +127,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         ConfigError: a split does not exist, or both are the same.
     """
     store = open_store(config.index)
-    splits = choose_labeled_splits(config, store)
+    splits = choose_gallery_and_queries(config, store)
     store, gallery, gallery_labels = splits.store, splits.gallery, splits.gallery_labels
     if config.max_gallery is not None and len(gallery) > config.max_gallery:
         generator = keyed_generator(config.seed, "gallery of evaluate linear")
@@ -170,10 +170,10 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "top 1": format_percent_and_std(top1),
         "top 5": None if top5 is None else format_percent_and_std(top5),
     }
-    return SimpleResult(values, (), (Table.of_row("accuracy in %", where | {"solver": solver} | best),))
+    return CommandResult(values, (), (Table.from_row("accuracy in %", where | {"solver": solver} | best),))
 
 
-def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
+def evaluate_knn(config: EvaluateKNNConfig) -> CommandResult:
     """Evaluate embeddings by kNN classification of one split with the labels of another.
 
     All labels of the store are used, including those that were hidden from training. With ``--labels``, only these are
@@ -185,7 +185,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         ConfigError: a split does not exist, or both are the same, with ``--linear`` or only one image.
     """
     store = open_store(config.index)
-    splits = choose_labeled_splits(config, store, leave_one_out=True)
+    splits = choose_gallery_and_queries(config, store, leave_one_out=True)
     gallery, queries = splits.names
     store, wanted, num_classes = splits.store, splits.query_labels, len(splits.class_names)
     if splits.leave_one_out:
@@ -227,11 +227,11 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     voted = "" if config.pca is None else f", on {config.pca} principal components"
     title = f"accuracy in %{voted}" + (", each image by all others (leave-one-out)" if splits.leave_one_out else "")
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
-    return SimpleResult(values, (), (table,))
+    return CommandResult(values, (), (table,))
 
 
 def _compute_votes(
-    config: EvaluateKNNConfig, splits: LabeledSplits
+    config: EvaluateKNNConfig, splits: GalleryAndQueries
 ) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
     """Compute the scores for each k, and the votes (q, c) for the first k."""
     num_classes, wanted = len(splits.class_names), splits.query_labels
@@ -247,14 +247,14 @@ def _compute_votes(
     by_k: list[dict[str, float]] = []
     votes: list[NDArray[np.float64]] = []
     for k in config.k:
-        found = knn_votes(
+        found = knn_probabilities(
             queries,
             gallery,
             splits.gallery_labels,
             num_classes=num_classes,
             k=k,
             temperature=config.temperature,
-            own=splits.own if (splits.own >= 0).any() else None,
+            self_indices=splits.own if (splits.own >= 0).any() else None,
         )
         votes = votes or [found]
         most = len(gallery) - int(splits.leave_one_out)

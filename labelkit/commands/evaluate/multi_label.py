@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.commands.common.networks import build_embedding_network
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
 from labelkit.commands.evaluate.probes import EvalImages
 from labelkit.data.keyed_random import keyed_generator
@@ -91,7 +91,7 @@ _SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
 _RANDOM_CROPS = 10
 
 
-def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
+def evaluate_presence(config: EvaluatePresenceConfig) -> CommandResult:
     """Train a multi-label classifier on a frozen network, and evaluate it on the test split.
 
     Raises:
@@ -114,7 +114,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     size = network.input_spec.size
     limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": 0.0}
     train, test = (
-        EvalImages.for_network(dataset.select(dataset.in_split(split)), network, runtime.device, **limits)
+        EvalImages.for_network(dataset.select(dataset.rows_in_split(split)), network, runtime.device, **limits)
         for split in ("train", "test")
     )
     hflip = 0.0 if dataset.chiral else 0.5
@@ -125,7 +125,9 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     over_all = [float(average_precision_score(has, values)) if has.any() else float("nan") for values, has in pairs]
     at_eleven = [eleven_point_average_precision(*pair) for pair in pairs]
     if np.isnan(over_all).all():
-        raise DatasetError(config.dataset, "no image in the test split has a class", "Restore its annotations.")
+        raise DatasetError(
+            config.dataset, "no image in the test split has a class", "Restore the annotations of this split."
+        )
     mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
     classes: list[dict[str, Any]] = [
         {"class": name, "with_it": int(has.sum()), "ap": ap, "ap_11": ap_11}
@@ -150,17 +152,16 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     }
     row: dict[str, Cell] = {"trained": config.train, "scored on": f"{config.dataset}/test", "images": len(scores)}
     row |= {"mean AP": percent(mean_ap), "mean AP, 11 points": percent(mean_ap_11)}
-    tables = [Table.of_row("average precision in %", row)]
+    tables = [Table.from_row("average precision in %", row)]
     if config.per_class:
         rows: list[list[Cell]] = [
             [one["class"], one["with_it"], percent(one["ap"]), percent(one["ap_11"])] for one in classes
         ]
         tables.append(Table("average precision per class in %", ["class", "images", "AP", "AP, 11 points"], rows))
-    return SimpleResult(values, (), tuple(tables))
+    return CommandResult(values, (), tuple(tables))
 
 
 def _read_presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return the class presence (n, c) of the given images."""
     assert images.bank.dataset.presence is not None
     return images.bank.dataset.presence[rows]
 
@@ -197,7 +198,7 @@ def multi_label_loss(logits: Tensor, presence: Tensor) -> Tensor:
 def _repeat_batches(config: EvaluatePresenceConfig, images: EvalImages, view: ViewSpec) -> Iterator[EvalBatch]:
     for epoch in itertools.count():
         order = keyed_generator(config.seed, "presence", epoch).permutation(images.rows)
-        yield from images.batches(view, order, config.batch_size, seed=config.seed, epoch=epoch)
+        yield from images.load_batches(view, order, config.batch_size, seed=config.seed, epoch=epoch)
 
 
 @torch.no_grad()
@@ -213,7 +214,7 @@ def _score(
     with current_progress().task("score", total=len(rows) * _RANDOM_CROPS) as task:
         for number in range(_RANDOM_CROPS):
             # negative epochs, so that these crops differ from all training crops
-            for batch in images.batches(view, rows, config.batch_size, seed=config.seed, epoch=-1 - number):
+            for batch in images.load_batches(view, rows, config.batch_size, seed=config.seed, epoch=-1 - number):
                 sums[slots[batch.rows]] += head(batch.images).double().cpu().numpy()
                 task.advance(len(batch.rows))
     return sums

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
-from labelkit.algorithms.matching import contingency
+from labelkit.algorithms.matching import cross_tabulate
 from labelkit.algorithms.projection import principal_directions
-from labelkit.commands.common.results import Cell, SimpleResult
+from labelkit.commands.common.results import Cell, CommandResult
 from labelkit.commands.evaluate import dense
 from labelkit.commands.evaluate.options import EvaluatePatchClustersConfig
 from labelkit.data.datasets import IGNORE
@@ -25,7 +25,7 @@ _MAX_PATCHES = 200_000
 _COMPONENTS, _NUM_INITS, _MAX_ITER = 50, 5, 50
 
 
-def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult:
+def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> CommandResult:
     """Cluster the patches of a split, match the clusters to classes, and score them as segmentation masks.
 
     Raises:
@@ -80,7 +80,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     ]  # fmt: skip
     title = f"clusters of patches in %: k-means, {config.seeds} seeds"
     columns = ["network", "split", "images", "clusters", "mean IoU", "pixel accuracy"]
-    return dense.make_mask_result(config, values, pictures, names, title, columns, row)
+    return dense.write_mask_result(config, values, pictures, names, title, columns, row)
 
 
 def _reduce_features(
@@ -133,8 +133,8 @@ def _match_clusters(
     for ids, truth in zip(stretched, truths, strict=True):
         seen = truth != IGNORE
         if seen.any():
-            together += contingency(ids[seen], truth[seen], num_clusters=num_clusters, num_classes=num_classes)
-    class_of_group = match_by_iou(together)
+            together += cross_tabulate(ids[seen], truth[seen], num_clusters=num_clusters, num_classes=num_classes)
+    class_of_group = match_clusters_by_iou(together)
     found = [class_of_group[ids].astype(np.uint8) for ids in stretched]
     counts = SegmentationCounts(num_classes)
     for prediction, truth in zip(found, truths, strict=True):
@@ -142,8 +142,8 @@ def _match_clusters(
     return found, counts
 
 
-def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Match clusters to classes to maximize the summed IoU, from the counts (k, c) of pixels in both.
+def match_clusters_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Match clusters to classes so that the sum of IoUs is maximal, given the counts (k, c) of shared pixels.
 
     With equal numbers of clusters and classes, the matching is one to one; otherwise, each cluster gets the class with
     the largest IoU. Clusters that have no pixels in common with their class become class 0, the background.

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.calibration import reliability, risk_coverage
-from labelkit.algorithms.matching import contingency, match_counts
-from labelkit.commands.common.embeddings import split_rows, warn_of_newer_store
+from labelkit.algorithms.calibration import reliability_curve, risk_coverage_curve
+from labelkit.algorithms.matching import cross_tabulate, match_counts
+from labelkit.commands.common.embeddings import find_split_rows, warn_of_newer_store
 from labelkit.commands.common.labels import collect_class_names, override_store_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.stored_predictions import (
     DECISIONS,
     GIVEN,
@@ -35,7 +35,7 @@ _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
 
 
-def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
+def evaluate_predictions(config: EvaluateAnswerConfig) -> CommandResult:
     """Evaluate predictions: reliability before and after calibration, risk-coverage, and old versus new classes.
 
     Raises:
@@ -50,17 +50,17 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
     class_names = collect_class_names(store, result)
     class_of_group = find_group_classes(store, result, class_names)
     groups = np.asarray(arrays["group_ids"], dtype=np.int64)[rows]
-    matched = find_prediction_classes(labels, groups, class_of_group)
+    matched = match_groups_to_classes(labels, groups, class_of_group)
     correct = matched[groups] == labels
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
     uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
-    before, after = (reliability(chances, correct) for chances in (uncalibrated, confidence))
+    before, after = (reliability_curve(chances, correct) for chances in (uncalibrated, confidence))
     says_known = ~np.asarray(arrays["new_classes"], dtype=bool)[groups]
     of_kinds = {
-        name: reliability(confidence[selected], correct[selected]) if selected.any() else None
+        name: reliability_curve(confidence[selected], correct[selected]) if selected.any() else None
         for name, selected in (("known", says_known), ("new", ~says_known))
     }
-    risk = risk_coverage(confidence, correct)
+    risk = risk_coverage_curve(confidence, correct)
     is_old, answered = np.isin(labels, class_of_group[class_of_group >= 0]), kinds != UNSURE
     points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
     values: dict[str, Any] = {
@@ -80,9 +80,9 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
         "after": after.to_dict(),
         **{f"after_{name}": None if found is None else found.to_dict() for name, found in of_kinds.items()},
         "aurc": risk.aurc,
-        "aurc_uncalibrated": risk_coverage(uncalibrated, correct).aurc,
-        "aurc_best": risk_coverage(correct.astype(np.float64), correct).aurc,
-        "accuracy_at_coverage": {f"{int(100 * value)}": risk.accuracy_at(value) for value in _SHARES},
+        "aurc_uncalibrated": risk_coverage_curve(uncalibrated, correct).aurc,
+        "aurc_best": risk_coverage_curve(correct.astype(np.float64), correct).aurc,
+        "accuracy_at_coverage": {f"{int(100 * value)}": risk.accuracy_at_coverage(value) for value in _SHARES},
         "risk_coverage": [[float(risk.coverage[i]), float(risk.risk[i])] for i in points],
         "class_of_group": [
             {"group": name, "class": class_names[label] if label >= 0 else None}
@@ -100,7 +100,7 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
         curves = {"before calibration": before, "after": after}
         title = f"{len(rows):,} images held out from calibration"
         write_reliability_plot(config.plot, curves, risk, title=title)
-    return SimpleResult(values, () if config.plot is None else (config.plot,), tuple(_build_tables(values)))
+    return CommandResult(values, () if config.plot is None else (config.plot,), tuple(_build_tables(values)))
 
 
 def _choose_evaluated_rows(
@@ -110,7 +110,7 @@ def _choose_evaluated_rows(
     decisions = np.asarray(arrays["decisions"], dtype=np.int64)
     wanted = (decisions < GIVEN) & (np.asarray(arrays["calibration_rows"]) == 0)
     inside = np.zeros(store.n, dtype=bool)
-    inside[split_rows(store, split)] = True
+    inside[find_split_rows(store, split)] = True
     truth = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels)
     rows = np.flatnonzero(wanted & inside & (truth >= 0))
     if not len(rows):
@@ -188,8 +188,8 @@ def _build_tables(values: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def find_prediction_classes(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
-    """Return the class of each group: its own class or, for a new group, the class to which it is matched.
+def match_groups_to_classes(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
+    """Find the class of each group: its own class or, for a new group, the class to which it is matched.
 
     Args:
         labels: (n,) integers >= 0, the true classes.
@@ -205,7 +205,7 @@ def find_prediction_classes(labels: ArrayLike, group_ids: ArrayLike, class_of_gr
     classes, named = np.asarray(labels), np.asarray(class_of_group)
     known = named[named >= 0]
     num_classes = int(max(classes.max(), named.max())) + 1
-    counts = contingency(group_ids, classes, num_clusters=len(named), num_classes=num_classes)
+    counts = cross_tabulate(group_ids, classes, num_clusters=len(named), num_classes=num_classes)
     result = named.astype(np.int64)
     new_groups = np.flatnonzero(named < 0)
     free = np.setdiff1d(np.arange(num_classes), known)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchvision.transforms.functional import center_crop, five_crop, ten_crop
 
 from labelkit.commands.common.networks import load_run
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.training_data import choose_eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
 from labelkit.data.datasets import ImageDataset
@@ -42,9 +42,9 @@ def compute_resize_side(size: int) -> int:
     return round(size * 256 / 224)
 
 
-def crop_images(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
-    """Center-crop images (b, c, s, s); with ``ten``, also crop the corners and, with ``mirror``, flip all crops."""
-    if not ten:
+def crop_images(images: Tensor, size: int, *, multi_crop: bool, mirror: bool) -> Sequence[Tensor]:
+    """Crop the center of images (b, c, s, s); with ``multi_crop``, also the corners, and with ``mirror``, flips."""
+    if not multi_crop:
         return [center_crop(images, [size, size])]
     crops: Sequence[Tensor] = (ten_crop if mirror else five_crop)(images, [size, size])
     return crops
@@ -170,20 +170,20 @@ class EvalImages:
         bank.check_readable(max_bad_fraction)
         return cls(bank, bank.rows, Normalize(spec.mean, spec.std), num_workers or 0)
 
-    def labeled(self) -> EvalImages:
+    def select_labeled(self) -> EvalImages:
         """Return the labeled images."""
         return replace(self, rows=self.rows[self.bank.dataset.labels[self.rows] >= 0])
 
-    def batches(
+    def load_batches(
         self, view: ViewSpec, rows: NDArray[np.int64], size: int, *, seed: int | None = None, epoch: int = 0
     ) -> EvalLoader:
-        """Return batches of the given rows, as random views if a seed is passed."""
+        """Load the given rows in batches; if a seed is passed, as random views."""
         return EvalLoader(
             self.bank, view, rows=rows, batch_size=size, normalize=self.normalize, num_workers=self.num_workers,
             seed=seed, epoch=epoch, join_single=seed is not None,
         )  # fmt: skip
 
-    def classes(self, rows: NDArray[np.int64]) -> Tensor:
+    def get_labels(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the labels of the given rows as a tensor on the device."""
         return torch.from_numpy(self.bank.dataset.labels[rows]).to(self.bank.device)
 
@@ -191,7 +191,7 @@ class EvalImages:
 _FeatureExtractor: TypeAlias = Callable[[Tensor], list[Tensor]]
 
 
-def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
+def evaluate_probes(config: EvaluateProbesConfig) -> CommandResult:
     """Train linear probes on all convolutions at once, or on the embedding, and evaluate them on held-out images.
 
     The network, including its running statistics, is not changed. The true labels of all training images are used,
@@ -221,7 +221,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     spec, chiral, num_classes = network.input_spec, prepared.dataset.chiral, len(prepared.dataset.class_names)
     limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": options.max_bad_fraction}
     train, test = (
-        EvalImages.for_network(images, network, runtime.device, **limits).labeled()
+        EvalImages.for_network(images, network, runtime.device, **limits).select_labeled()
         for images in (prepared.dataset, evaluated)
     )
     for one in (train, test):
@@ -265,7 +265,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
         best5 = None if score["top5_accuracy"] is None else percent(score["top5_accuracy"])
         rows.append([number, score["layer"], maps_text, score["values"], percent(score["accuracy"]), best5])
     columns = ["probe", "layer", "maps", "values", "top 1", "top 5"]
-    return SimpleResult(values, (), (Table("accuracy of linear probes in %", columns, rows),))
+    return CommandResult(values, (), (Table("accuracy of linear probes in %", columns, rows),))
 
 
 def _train(
@@ -283,8 +283,8 @@ def _train(
         for epoch in range(config.epochs):
             optimizer.param_groups[0]["lr"] = config.lr * 0.1 ** sum(drop <= epoch for drop in config.lr_drop_epochs)
             order = keyed_generator(config.seed, "probes", epoch).permutation(images.rows)
-            for batch in images.batches(view, order, config.batch_size, seed=config.seed, epoch=epoch):
-                maps, wanted = extract_features(batch.images), images.classes(batch.rows)
+            for batch in images.load_batches(view, order, config.batch_size, seed=config.seed, epoch=epoch):
+                maps, wanted = extract_features(batch.images), images.get_labels(batch.rows)
                 losses = [
                     nn.functional.cross_entropy(probe(one), wanted) for probe, one in zip(probes, maps, strict=True)
                 ]
@@ -310,14 +310,14 @@ def _score(
     nn.ModuleList(probes).eval()
     right = np.zeros((len(probes), 2), dtype=np.int64)
     shapes: list[tuple[int, int]] = []
-    for batch in images.batches(view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size)):
+    for batch in images.load_batches(view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size)):
         sums: list[Tensor] = []
-        for crop in crop_images(batch.images, size, ten=ten, mirror=mirror):
+        for crop in crop_images(batch.images, size, multi_crop=ten, mirror=mirror):
             maps = extract_features(crop)
             shapes = [(one.shape[1], one.shape[2]) for one in maps]
             found = [probe(one) for probe, one in zip(probes, maps, strict=True)]
             sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
-        wanted = images.classes(batch.rows)[:, None]
+        wanted = images.get_labels(batch.rows)[:, None]
         for number, scores in enumerate(sums):
             best = scores.topk(min(5, scores.shape[1]), dim=1).indices == wanted
             right[number] += [int(best[:, 0].sum()), int(best.sum())]

@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.apply import apply_to_parts, check_cluster
+from labelkit.commands.common.apply import apply_to_parts, check_ray_cluster
 from labelkit.commands.common.embeddings import (
     check_nonzero_embeddings,
-    load_within_memory_limit,
+    find_split_rows,
+    load_rows,
+    load_rows_within_memory_limit,
     max_block_bytes,
     normalize_embeddings,
-    split_rows,
-    stored_rows,
 )
 from labelkit.commands.common.labels import override_store_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.data.datasets import resolve_split
 from labelkit.data.keyed_random import keyed_generator
@@ -47,7 +47,7 @@ class _LabeledRows:
     num_unlabeled: int  # number of rows without a label, which are excluded
 
 
-def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
+def evaluate_retrieval(config: EvaluateRetrievalConfig) -> CommandResult:
     """Evaluate exact cosine retrieval within a store by Recall@K, MAP@R and R-precision, and k-means by NMI.
 
     Each image is a query for all others; or the images of one split or store are queries for those of another. Ties
@@ -59,7 +59,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         Mismatch: the two stores were created with different models or preprocessing.
         ConfigError: a split does not exist, k is too large, or the Ray cluster cannot be reached.
     """
-    check_cluster(config.ray_address)
+    check_ray_cluster(config.ray_address)
     store = override_store_labels(open_store(config.index), config.labels, config.label_column, min_found=0.5)
     names = list(store.class_names)
     query_side, gallery_side = _load_queries_and_gallery(store, names, config)
@@ -69,11 +69,11 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     if max(config.k) > available:
         problem = f"{max(config.k)} hits were requested, but the gallery has only {available} images"
         raise ConfigError("-k", problem, f"Pass at most {available}.")
-    features = stored_rows(query_side.store, query_side.rows)
+    features = load_rows(query_side.store, query_side.rows)
     check_nonzero_embeddings(query_side.store, query_side.rows, features, _REMEDY)
     found = features
     if not same:
-        found = stored_rows(gallery_side.store, gallery_side.rows)
+        found = load_rows(gallery_side.store, gallery_side.rows)
         check_nonzero_embeddings(gallery_side.store, gallery_side.rows, found, _REMEDY)
     on_ray = config.ray_address is not None
     score = partial(
@@ -134,7 +134,7 @@ def _load_labeled_rows(store: EmbeddingStore, splits: tuple[str, ...], names: li
         problem = f"its embeddings use the metric {store.metric}, but retrieval scores require cosine"
         raise StoreError(str(store.path), problem, "Embed the images again, or import with --metric cosine.")
     what = " + ".join(splits)
-    rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
+    rows = np.unique(np.concatenate([find_split_rows(store, split, option=option) for split in splits]))
     known = np.zeros(len(rows), dtype=np.bool_) if store.labels is None else np.asarray(store.labels)[rows] >= 0
     if store.labels is None or not known.any():
         raise StoreError(f"{store.path}:/labels", f"no image of {what} has a label", "Embed a dataset with labels.")
@@ -187,7 +187,7 @@ def _compute_nmi(
     labels = query_side.labels
     rows: NDArray[np.float32] | StoredRows
     if query_side is gallery_side:
-        rows = load_within_memory_limit(config, query_side.store, query_side.rows, unit=True)
+        rows = load_rows_within_memory_limit(config, query_side.store, query_side.rows, normalize=True)
     else:
         # rows that are both query and gallery count once
         fresh = np.ones(len(gallery_side.rows), dtype=np.bool_)
@@ -213,7 +213,7 @@ def _build_result(
     scores: RetrievalScores,
     nmi: list[float],
     names: list[str],
-) -> SimpleResult:
+) -> CommandResult:
     values: dict[str, Any] = {
         "index": config.index,
         "protocol": "self" if query_side is gallery_side else "query-gallery",
@@ -252,7 +252,7 @@ def _build_result(
             scored = [*one["recall"].values(), *(one[name] for name in ("map_at_r", "r_precision") if name in one)]
             shown.append([one["class"], one["queries"], *map(percent, scored)])
         tables.append(Table("mean per class in %", ["class", "queries", *columns], shown))
-    return SimpleResult(values, (), tuple(tables))
+    return CommandResult(values, (), tuple(tables))
 
 
 def _build_class_table(scores: RetrievalScores, names: list[str]) -> list[dict[str, Any]]:

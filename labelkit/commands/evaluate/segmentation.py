@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from labelkit.commands.common.results import Cell, SimpleResult
+from labelkit.commands.common.results import Cell, CommandResult
 from labelkit.commands.evaluate import dense
 from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
@@ -33,7 +33,7 @@ WEIGHT_DECAY = 0.05
 _AREA = (0.8, 1.0)
 
 
-def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
+def evaluate_segmentation(config: EvaluateSegmentationConfig) -> CommandResult:
     """Train segmentation heads on frozen features, or together with the network, and evaluate their masks by mean IoU.
 
     Raises:
@@ -83,7 +83,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     ]  # fmt: skip
     title = f"segmentation in %: {what} trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds"
     columns = ["network", "head", "split", "images", "lr", "mean IoU", "pixel accuracy"]
-    return dense.make_mask_result(config, values, pictures, names, title, columns, row)
+    return dense.write_mask_result(config, values, pictures, names, title, columns, row)
 
 
 def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
@@ -195,7 +195,7 @@ def _fit(
         if final_lr is not None:
             for group in optimizer.param_groups:
                 group["lr"] = final_lr + (lr - final_lr) * 0.5 * (1 + math.cos(math.pi * step / steps))
-        loss = pixel_loss(logits_of(inputs), labels.to(inputs.device))
+        loss = pixel_cross_entropy(logits_of(inputs), labels.to(inputs.device))
         if not torch.isfinite(loss):
             remedy = "Lower --lr, or check the features."
             raise DivergenceError(f"step {step}", "the segmentation loss is not finite", remedy)
@@ -205,7 +205,7 @@ def _fit(
         advance(len(labels))
 
 
-def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def pixel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute the mean cross-entropy in nats of logits (b, c, h', w') resized to labels (b, h, w), ignoring label 255.
 
     The loss is 0 if all labels are 255.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.commands.common.results import Cell, SimpleResult
+from labelkit.commands.common.results import Cell, CommandResult
 from labelkit.commands.evaluate import dense
 from labelkit.commands.evaluate.options import EvaluateTrackingConfig
 from labelkit.data.datasets import IGNORE, ImageDataset, read_image_and_mask
@@ -32,7 +32,7 @@ _LONG_SIDE_STEP = 64
 _SHORTER_SIDE, _CONTEXT, _TOP_K = 480, 7, 5
 
 
-def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
+def evaluate_tracking(config: EvaluateTrackingConfig) -> CommandResult:
     """Evaluate patch features by propagating object masks through videos, scored by J and F.
 
     Raises:
@@ -84,19 +84,19 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     title, columns = "tracking by label propagation, in %", "network, split, videos, objects, J&F, J, F".split(", ")
     row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores)]
     row += [percent(value) for value in ((region + boundary) / 2, region, boundary)]
-    return dense.make_mask_result(config, values, pictures, ("background",), title, columns, row)
+    return dense.write_mask_result(config, values, pictures, ("background",), title, columns, row)
 
 
-def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[int, int]:
+def compute_frame_size(height: int, width: int, short_side: int, patch_size: int) -> tuple[int, int]:
     """Return the height and width in pixels to which a video frame is resized.
 
     The shorter side becomes ``short_side`` (smaller sides are kept), rounded down to a multiple of the patch size; the
     longer side is scaled in proportion, and rounded down to a multiple of 64 (below 64, of the patch size).
     """
     shorter, longer = sorted((height, width))
-    short = max(patch, min(short_side, shorter) // patch * patch)
+    short = max(patch_size, min(short_side, shorter) // patch_size * patch_size)
     long = int(longer * min(short_side, shorter) / shorter + 1e-9)
-    step = _LONG_SIDE_STEP if long >= _LONG_SIDE_STEP and _LONG_SIDE_STEP % patch == 0 else patch
+    step = _LONG_SIDE_STEP if long >= _LONG_SIDE_STEP and _LONG_SIDE_STEP % patch_size == 0 else patch_size
     long = max(short, long // step * step)
     return (short, long) if height <= width else (long, short)
 
@@ -132,7 +132,7 @@ def _track(
 def _frame_features(frozen: dense.FrozenNetwork, dataset: ImageDataset, row: int, patch: int) -> Tensor:
     """Return the normalized patch features (rows, cols, d) of one frame."""
     pixels, _ = read_image_and_mask(dataset, row)
-    size = frame_size(pixels.shape[0], pixels.shape[1], _SHORTER_SIDE, patch)
+    size = compute_frame_size(pixels.shape[0], pixels.shape[1], _SHORTER_SIDE, patch)
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255
     resized = functional.interpolate(image, size, mode="bicubic", antialias=True).clamp(0, 1)
     return functional.normalize(frozen.features(resized)[0], dim=-1)
@@ -198,9 +198,9 @@ def propagate_masks(
     return (weights[..., None] * shares).sum(0).view(rows, columns, -1)
 
 
-def rescale_masks(shares: Tensor) -> Tensor:
+def rescale_masks(masks: Tensor) -> Tensor:
     """Rescale the mask of each object (..., o) to the range [0, 1]; constant masks are not changed."""
-    flat = shares.flatten(0, -2)
+    flat = masks.flatten(0, -2)
     low, high = flat.min(0).values, flat.max(0).values
     span = high - low
-    return torch.where(span > 0, (shares - low) / span.clamp(min=1e-12), shares)
+    return torch.where(span > 0, (masks - low) / span.clamp(min=1e-12), masks)

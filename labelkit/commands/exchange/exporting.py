@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.outputs import check_output
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.exchange.options import ExportConfig
 from labelkit.errors import CheckpointError, ConfigError, StoreError
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file
@@ -42,7 +42,7 @@ class _ExportedData:
     single: NDArray[Any] | None = None
 
 
-def export_store(config: ExportConfig) -> SimpleResult:
+def export_store(config: ExportConfig) -> CommandResult:
     """Export embeddings, labels, a result or the model of a store to a file for other programs.
 
     For ``.npy``, the names are written to a file next to it. Each file is written atomically.
@@ -54,7 +54,7 @@ def export_store(config: ExportConfig) -> SimpleResult:
         ResourceError: writing failed, for example because the disk is full.
     """
     started = time.monotonic()
-    kind, out = config.kind, config.out
+    kind, out = config.suffix, config.out
     names_path = out.with_suffix(".ids.csv")
     paths = (out, names_path) if kind == ".npy" else (out,)
     if kind == ".npy":
@@ -90,10 +90,10 @@ def export_store(config: ExportConfig) -> SimpleResult:
     if kind == ".npy":
         values["ids"] = names_path
     row = {name: values[name] for name in ("what", "rows", "dim", "bytes", "path")}
-    return SimpleResult(values, paths, (Table.of_row("", row),))  # type: ignore[arg-type]  # texts, numbers and a path
+    return CommandResult(values, paths, (Table.from_row("", row),))  # type: ignore[arg-type]  # texts, numbers and a path
 
 
-def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
+def _export_model(config: ExportConfig, store: EmbeddingStore) -> CommandResult:
     """Export the network of a store as an ONNX model that maps images (b, c, h, w) to embeddings (b, d).
 
     The metadata ``preprocess`` is JSON from the store: resize the shorter side to ``size * resize_ratio``, center-crop,
@@ -101,10 +101,10 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     """
     # imports PyTorch
     from labelkit.commands.common.networks import load_recorded_network
-    from labelkit.commands.common.onnx_export import OnnxExportError, export_onnx_bytes, missing_packages
+    from labelkit.commands.common.onnx_export import OnnxExportError, export_onnx_bytes, find_missing_packages
 
     started, out = time.monotonic(), config.out
-    missing = missing_packages()
+    missing = find_missing_packages()
     if missing:
         problem = f"ONNX export requires packages that are not installed ({', '.join(missing)})"
         raise ConfigError("--what model", problem, "Run `pip install onnx onnxruntime onnxscript`.")
@@ -128,7 +128,7 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
         "seconds": round(time.monotonic() - started, 2),
     }
     row = {name: values[name] for name in ("what", "model", "dim", "bytes", "path")}
-    return SimpleResult(values, (out,), (Table.of_row("", row),))  # type: ignore[arg-type]  # texts, numbers and a path
+    return CommandResult(values, (out,), (Table.from_row("", row),))  # type: ignore[arg-type]  # texts, numbers and a path
 
 
 def _collect_store(store: EmbeddingStore, config: ExportConfig) -> _ExportedData:

@@ -10,30 +10,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.read import run_in_threads
+from labelkit.commands.common.images.read import map_in_threads
 from labelkit.commands.common.locations import record_image_location
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.exchange.options import TORCH_SUFFIXES, ImportConfig
-from labelkit.data.datasets import find_positions, natural_key
+from labelkit.data.datasets import find_positions, natural_sort_key
 from labelkit.data.decode import BadImageError, EncodedImage, read_image_file
-from labelkit.data.tables import class_name, class_names, is_file
+from labelkit.data.tables import is_file, to_class_name, to_class_names
 from labelkit.errors import CheckpointRefused, DatasetError, Mismatch, Refused, output_exists_error
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.commit import translate_os_errors
 from labelkit.store.embeddings import ModelIdentity, open_store
-from labelkit.store.foreign import Column, ForeignRows, read_arrays, read_csv, read_hdf5, read_names
+from labelkit.store.foreign import Column, ImportedRows, read_arrays, read_csv, read_hdf5, read_names
 from labelkit.store.plans import EmbeddingPlan
-from labelkit.store.schema import name_bytes, name_fault
-from labelkit.store.writing import check_rows, write_imported
+from labelkit.store.schema import encode_name, find_name_fault
+from labelkit.store.writing import check_storable, write_imported_store
 
 _FIRST_SPLITS = ("train", "val", "test")
 _SHOWN_FAULTS = 5
 _SHOWN_NAMES = 12
 
 
-def import_store(config: ImportConfig) -> SimpleResult:
-    """Import embeddings written by another program into a new store, atomically.
+def import_store(config: ImportConfig) -> CommandResult:
+    """Create a new store from embeddings written by another program, atomically.
 
     Raises:
         StoreError: the source cannot be used (the message specifies the row or line), or the output exists.
@@ -73,20 +73,20 @@ def import_store(config: ImportConfig) -> SimpleResult:
     }
     row: dict[str, Any] = {name: values[name] for name in ("rows", "dim", "dtype", "labels", "classes")}
     known = "known" if store.has_images else "unknown"
-    tables = [Table.of_row("", {"store": config.out, **row, "images": known, "model": store.model.name})]
+    tables = [Table.from_row("", {"store": config.out, **row, "images": known, "model": store.model.name})]
     if rows.found:
         tables.append(Table("imported from", ["what", "array or column"], [[*pair] for pair in rows.found.items()]))
-    return SimpleResult(values, (config.out,), tuple(tables))
+    return CommandResult(values, (config.out,), tuple(tables))
 
 
-def _report_ignored_arrays(path: Path, rows: ForeignRows, *, has_keys: bool = True) -> None:
+def _report_ignored_arrays(path: Path, rows: ImportedRows, *, has_keys: bool = True) -> None:
     if rows.left_out:
         more = ", ..." if len(rows.left_out) > _SHOWN_NAMES else ""
         hint = "; to read one as labels, pass --labels-key" if has_keys and "labels" not in rows.columns else ""
         current_progress().message(f"{path}: ignoring {', '.join(rows.left_out[:_SHOWN_NAMES])}{more}{hint}")
 
 
-def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
+def _read(config: ImportConfig) -> tuple[ImportedRows, Callable[[int], str]]:
     """Return the data read, and a function that maps a row to the location of its name, for messages."""
     # splits and the mask of usable labels are found only by their usual names
     wanted = {role: getattr(config, f"{role}_key") for role in ("embeddings", "ids", "labels")}
@@ -119,7 +119,7 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     return rows, name_where
 
 
-def _match_names(config: ImportConfig, rows: ForeignRows, named: ForeignRows) -> Callable[[int], str]:
+def _match_names(config: ImportConfig, rows: ImportedRows, named: ImportedRows) -> Callable[[int], str]:
     """Reorder the columns of ``--ids`` to match the names in the source, if any; return the location of each row.
 
     Numbers in the source that are not names in ``--ids`` are row numbers, so the order is the same.
@@ -167,7 +167,7 @@ def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _write(
-    config: ImportConfig, rows: ForeignRows, name_where: Callable[[int], str], digests: Mapping[str, str]
+    config: ImportConfig, rows: ImportedRows, name_where: Callable[[int], str], digests: Mapping[str, str]
 ) -> None:
     n = len(rows.embeddings)
     for role, column in rows.columns.items():
@@ -178,9 +178,9 @@ def _write(
     dtype = config.dtype
     if dtype == "auto":
         dtype = "float16" if rows.embeddings.dtype == np.float16 else "float32"
-    check_rows(rows.embeddings, dtype, config.normalized, rows.where)
+    check_storable(rows.embeddings, dtype, config.normalized, rows.where)
     names = _build_names(rows.columns.get("ids"), n, name_where, config.images)
-    order = np.array(sorted(range(n), key=[name_bytes(name) for name in names].__getitem__), dtype=np.int64)
+    order = np.array(sorted(range(n), key=[encode_name(name) for name in names].__getitem__), dtype=np.int64)
     for first, second in itertools.pairwise(order.tolist()):
         if names[first] == names[second]:
             problem = f"the name {names[second]!r} is also used in {name_where(first)}"
@@ -200,7 +200,7 @@ def _write(
         dtype=dtype,
         **columns,
     )
-    write_imported(
+    write_imported_store(
         config.out,
         plan,
         embeddings=rows.embeddings,
@@ -219,7 +219,7 @@ def _build_names(column: Column | None, n: int, where: Callable[[int], str], ima
     names = column if isinstance(column, list) else [str(number) for number in column.tolist()]
     names = _strip_common_folder([name.removeprefix("./") for name in names], images)
     for row, name in enumerate(names):
-        fault = name_fault(name) or _find_text_fault(name)
+        fault = find_name_fault(name) or _find_text_fault(name)
         if fault:
             remedy = "Use paths relative to one folder, such as cat/0.png, or prefix all paths with the same folder."
             raise Refused(where(row), f"the name {name!r} {fault}", remedy)
@@ -246,7 +246,7 @@ def _strip_common_folder(names: list[str], images: Path | None) -> list[str]:
 
 def _find_text_fault(text: str) -> str | None:
     try:
-        name_bytes(text)
+        encode_name(text)
     except UnicodeEncodeError:
         return "contains an incomplete character"
     return "contains a NUL byte" if "\0" in text else None
@@ -306,11 +306,11 @@ def _number_values(
             raise Refused(where(row), f"expected a {what} of {expected}, got {column[row]}", "Correct this entry.")
         if raw is not None:
             texts = [raw[number] if number >= 0 else None for number in column.tolist()]
-    named, notes = class_names(texts)
+    named, notes = to_class_names(texts)
     for note in notes:
         current_progress().message(f"{what}s: {note}")
-    known = None if raw is None else [class_name(name) or name for name in raw]
-    found = list(dict.fromkeys(known or sorted({name for name in named if name is not None}, key=natural_key)))
+    known = None if raw is None else [to_class_name(name) or name for name in raw]
+    found = list(dict.fromkeys(known or sorted({name for name in named if name is not None}, key=natural_sort_key)))
     known_names = {None, *found}
     for row, name in enumerate(named):
         fault = (name and _find_text_fault(name)) or (None if name in known_names else "is not among the names")
@@ -335,7 +335,7 @@ def _read_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[A
         file_sizes[row], image_sizes[row] = len(content), (height, width)
         return None
 
-    bad = [fault for fault in run_in_threads(read, range(n), "images") if fault is not None]
+    bad = [fault for fault in map_in_threads(read, range(n), "images") if fault is not None]
     if bad:
         more = f"; and {len(bad) - _SHOWN_FAULTS} more" if len(bad) > _SHOWN_FAULTS else ""
         problem = f"{len(bad)} of {n} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"

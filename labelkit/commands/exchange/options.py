@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from labelkit.options.base import OUTPUT, STORE, panel
-from labelkit.options.shared import RESULT_NAME, IndexOption, OverwriteOption, ShardsOptions, StoreOutOption
+from labelkit.options.base import OUTPUT, STORE, field_factory
+from labelkit.options.shared import RESULT_NAME, IndexOption, OverwriteOption, ShardsOption, StoreOutOption
 
-_FILES = panel("Files", preset=False)
-_MEANING = panel("Contents", preset=False)
-_EMBEDDINGS = panel("Embeddings", preset=False)
+_FILES = field_factory("Files", preset=False)
+_MEANING = field_factory("Contents", preset=False)
+_EMBEDDINGS = field_factory("Embeddings", preset=False)
 
 TORCH_SUFFIXES = (".safetensors", ".pt", ".pth")
 IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".h5", ".hdf5", ".hdf", ".h5ad", *TORCH_SUFFIXES)
@@ -36,7 +36,7 @@ def _ends_in(*known: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
+class ImportConfig(OverwriteOption, StoreOutOption, ShardsOption):
     """Options for ``labelkit import``."""
 
     command: ClassVar[tuple[str, ...]] = ("import",)
@@ -124,13 +124,13 @@ class ExportConfig(OverwriteOption, IndexOption):
     def _check_what(self) -> Self:
         if (self.what == "result") != (self.result is not None):
             raise ValueError("--what result and --result NAME require each other")
-        if (self.what == "model") != (self.kind == ".onnx"):
+        if (self.what == "model") != (self.suffix == ".onnx"):
             raise ValueError("--what model writes only ONNX: pass --out NAME.onnx")
         if self.checkpoint is not None and self.what != "model":
             raise ValueError("--checkpoint requires --what model")
         return self
 
     @property
-    def kind(self) -> str:
+    def suffix(self) -> str:
         """Suffix of the exported file in lower case."""
         return self.out.suffix.lower()

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from labelkit.algorithms.label_errors import score_labels
-from labelkit.commands.common.embeddings import check_features, split_rows
+from labelkit.algorithms.label_errors import score_label_errors
+from labelkit.commands.common.embeddings import find_split_rows, load_finite_embeddings
 from labelkit.commands.common.labels import read_usable_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.find.options import FindMislabeledConfig
-from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.commands.find.stored_images import StoredImages, write_findings
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import DatasetError
 from labelkit.progress import current_progress
@@ -19,7 +19,7 @@ MANY_DOUBTS = 0.2
 """Fraction of doubtful labels above which most of them cannot be wrong."""
 
 
-def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
+def find_mislabeled(config: FindMislabeledConfig) -> CommandResult:
     """Find labels in a store that are probably wrong, and write them to a CSV for correction, most doubtful first.
 
     A label is doubtful if the nearest labeled image, the nearest class mean, and a linear classifier, all computed
@@ -31,7 +31,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     given = read_usable_labels(config, store, rows)
     labeled = np.flatnonzero(given.labeled)
     classes, labels = np.unique(given.labels[labeled], return_inverse=True)
@@ -40,7 +40,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         raise DatasetError(given.where, problem, "Pass labels of more classes with --labels.")
     of_store = rows[labeled]
     images = None if config.sheet is None else StoredImages(store, of_store, config)
-    doubts = score_labels(check_features(store, of_store), labels.astype(np.int64))
+    doubts = score_label_errors(load_finite_embeddings(store, of_store), labels.astype(np.int64))
     names = [given.class_names[int(one)] for one in classes]
     num_checked = int(np.isfinite(doubts.score).sum())
     if num_checked < len(labeled):
@@ -63,9 +63,9 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         score = f"{doubts.score[place]:.4f}"
         lines.append([paths[place], own, other, score, paths[near], paths[near_other]])
         groups.append([(place, (own, "is it this,")), (near, (own, "as here,")), (near_other, (other, "or as here?"))])
-    write_table(config, COLUMNS, lines)
+    write_findings(config, COLUMNS, lines)
     if images is not None:
-        images.draw_groups(config, groups)
+        images.write_grouped_sheet(config, groups)
     sheet = config.sheet if lines else None
     values: dict[str, object] = {
         "index": config.index,
@@ -85,4 +85,4 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     )
     tables = (Table(title, list(COLUMNS[:4]), shown), *([Table("", ["what next"], [[advice]])] if lines else []))
     made = (config.out,) if sheet is None else (config.out, sheet)
-    return SimpleResult(values, made, tables)
+    return CommandResult(values, made, tables)

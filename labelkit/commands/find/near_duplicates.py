@@ -16,16 +16,16 @@ from PIL import Image
 
 from labelkit.algorithms.near_duplicates import (
     SIDE,
-    AlignedPairCorrelation,
+    AlignedPairCorrelations,
     compare_image_pairs,
-    compute_coarse_vectors,
+    compute_thumbnail_vectors,
 )
 from labelkit.algorithms.neighbors import ExactSearch
-from labelkit.commands.common.embeddings import split_rows, stored_rows
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.embeddings import find_split_rows, load_rows
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindDuplicatesConfig
-from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.commands.find.stored_images import StoredImages, write_findings
 from labelkit.data.path_rule import escape_path
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_file
@@ -49,8 +49,8 @@ _TURNED_AT_ONCE = 4096
 _COARSE = 16
 
 
-def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
-    """Find pairs of images that are identical files, copies or of the same scene, and write them to a CSV.
+def find_duplicates(config: FindDuplicatesConfig) -> CommandResult:
+    """Find pairs of images that are identical files, copies, or views of the same scene, and write them to a CSV.
 
     Raises:
         StoreError: the store cannot be used, or was imported without images.
@@ -58,7 +58,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
         ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     images = StoredImages(store, rows, config)
     _, first, ids = np.unique(np.asarray(store.sha256)[rows], axis=0, return_index=True, return_inverse=True)
     firsts = first[ids.reshape(-1)]
@@ -68,8 +68,8 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     place_of = {digest.tobytes(): place for place, digest in enumerate(kept["sha256"])}
     known = np.array([place_of.get(digest.tobytes(), -1) for digest in np.asarray(store.sha256)[rows]], dtype=np.int64)
     places, pictures = _load_thumbnails(images, np.setdiff1d(np.arange(len(rows)), again), known, kept["pictures"])
-    _, near = find_nearest_other_embeddings(stored_rows(store, rows[places]), config.neighbors, "nearest embeddings")
-    coarse = compute_coarse_vectors(pictures)
+    _, near = find_nearest_other_embeddings(load_rows(store, rows[places]), config.neighbors, "nearest embeddings")
+    coarse = compute_thumbnail_vectors(pictures)
     _, near_pixels = find_nearest_other_embeddings(coarse, config.neighbors, "nearest pixels")
     pairs = _merge_neighbor_pairs(near, near_pixels)
     sides = np.asarray(store.image_sizes)[rows[places]].min(axis=1)
@@ -85,13 +85,13 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     lines: list[list[object]] = []
     members: dict[int, tuple[str, dict[int, None]]] = {}  # by cluster: its kind, and its positions in order
     for (a, b), kind, score, cluster in zip(found.tolist(), kinds.tolist(), scores, numbers.tolist(), strict=True):
-        lines.append([escape_path(images.name(a)), escape_path(images.name(b)), KINDS[kind], f"{score:.4f}", cluster])
+        lines.append([escape_path(images.path(a)), escape_path(images.path(b)), KINDS[kind], f"{score:.4f}", cluster])
         _, of_cluster = members.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
         of_cluster |= {a: None, b: None}
-    write_table(config, COLUMNS, lines)
+    write_findings(config, COLUMNS, lines)
     clusters = [(cluster, kind, list(of_cluster)) for cluster, (kind, of_cluster) in sorted(members.items())]
-    lines_drawn = [[(at, (images.name(at), f"{number} {kind}")) for at in them] for number, kind, them in clusters]
-    images.draw(config, lines_drawn)
+    lines_drawn = [[(at, (images.path(at), f"{number} {kind}")) for at in them] for number, kind, them in clusters]
+    images.write_sheet(config, lines_drawn)
     spare = sum(len(them) - 1 for _, kind, them in clusters if kind == "copies")
     counts: list[list[Cell]] = [
         [kind, int((kinds == number).sum()), len(np.unique(found[kinds == number]))]
@@ -107,21 +107,21 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
         "pairs": {str(kind).replace(" ", "_"): number for kind, number, _ in counts},
         "spare_images": spare,
         "clusters": [
-            {"cluster": number, "kind": kind, "images": [images.name(place) for place in places]}
+            {"cluster": number, "kind": kind, "images": [images.path(place) for place in places]}
             for number, kind, places in clusters
         ],
     }
     title = f"{len(images.rows)} images, {spare} of which are redundant copies"
     tables = [Table(title, ["kind", "pairs", "images"], counts)]
     shown: list[list[Cell]] = [
-        [number, kind, len(places), ", ".join(images.name(place) for place in places[:3])]
+        [number, kind, len(places), ", ".join(images.path(place) for place in places[:3])]
         for number, kind, places in clusters[:_SHOWN]
     ]
     if shown:
         more = f", the first {_SHOWN} of {len(clusters)}" if len(clusters) > _SHOWN else ""
         tables.append(Table(f"clusters{more}", ["cluster", "kind", "images", "such as"], shown))
     made = (config.out,) if config.sheet is None or not clusters else (config.out, config.sheet)
-    return SimpleResult(values, made, tuple(tables))
+    return CommandResult(values, made, tuple(tables))
 
 
 def _read_cache(path: Path | None) -> dict[str, NDArray[Any]]:
@@ -154,7 +154,7 @@ def _compare_thumbnails(
     pairs: NDArray[np.int64],
     known: NDArray[np.int64],
     kept: Mapping[str, NDArray[Any]],
-) -> AlignedPairCorrelation:
+) -> AlignedPairCorrelations:
     """Compare the thumbnails (m, 64, 64) of pairs (p, 2), except those already in the cache.
 
     ``sides`` (m,) are the shorter sides of the original images in pixels, and ``known`` (p, 2) the positions of the
@@ -168,7 +168,7 @@ def _compare_thumbnails(
     joined = {name: np.empty(len(pairs), dtype=values.dtype) for name, values in compared.items()}
     for name, values in compared.items():
         joined[name][fresh], joined[name][old] = values, kept[name][before[old]]
-    return AlignedPairCorrelation(**joined)
+    return AlignedPairCorrelations(**joined)
 
 
 def _load_thumbnails(
@@ -188,7 +188,7 @@ def _load_thumbnails(
     pictures[old] = kept[known[wanted[old]]]
     is_there = old.copy()
     fresh = np.flatnonzero(~old)
-    for place, picture in images.measure_images(square, 2 * SIDE, "reading images", wanted[fresh], int(old.sum())):
+    for place, picture in images.apply_to_images(square, 2 * SIDE, "reading images", wanted[fresh], int(old.sum())):
         at = np.searchsorted(wanted, place)
         pictures[at], is_there[at] = picture, True
     return wanted[is_there], pictures[is_there]
@@ -213,7 +213,7 @@ def _find_rotated_copies(
             for start in range(0, len(pictures), _TURNED_AT_ONCE):
                 these = np.arange(start, min(start + _TURNED_AT_ONCE, len(pictures)))
                 seconds = turn[these]
-                cosines, found = search.search(compute_coarse_vectors(seconds), 2)
+                cosines, found = search.search(compute_thumbnail_vectors(seconds), 2)
                 # a symmetric image is its own nearest neighbor
                 column = (found[:, 0] == these).astype(np.int64)
                 near, alike = found[np.arange(len(these)), column], cosines[np.arange(len(these)), column] >= _TURNED
@@ -232,13 +232,13 @@ def _find_rotated_copies(
     return gallery[every[first]], detail[first]
 
 
-def _is_same(agreement: AlignedPairCorrelation) -> NDArray[np.bool_]:
+def _is_same(agreement: AlignedPairCorrelations) -> NDArray[np.bool_]:
     """Return a mask (p,) of the pairs that show the same picture."""
     is_alike = agreement.detail >= _select_limits(agreement, _SAME_DETAIL)
     return is_alike & (agreement.weakest >= _select_limits(agreement, _SAME_REGION))
 
 
-def _select_limits(agreement: AlignedPairCorrelation, limits: dict[int, float]) -> NDArray[np.float64]:
+def _select_limits(agreement: AlignedPairCorrelations, limits: dict[int, float]) -> NDArray[np.float64]:
     """Return the limit (p,) for the resolution at which each pair is compared."""
     return np.select([agreement.levels == level for level in limits], list(limits.values()), np.inf)
 
@@ -259,7 +259,7 @@ def _classify_pairs(
     rows: NDArray[np.int64],
     same_file: NDArray[np.int64],
     pairs: NDArray[np.int64],
-    agreement: AlignedPairCorrelation,
+    agreement: AlignedPairCorrelations,
     turned: tuple[NDArray[np.int64], NDArray[np.float32]],
     *,
     bursts: bool,

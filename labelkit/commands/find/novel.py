@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import PredictionRule
-from labelkit.algorithms.novelty import novelty, score_arrival_novelty
-from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.embeddings import check_features, split_rows
-from labelkit.commands.common.label_files import rows_listed_in_csv
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.algorithms.novelty import score_arrival_novelty, score_class_novelty
+from labelkit.algorithms.row_blocks import StoredRows, row_slices
+from labelkit.commands.common.embeddings import find_split_rows, load_finite_embeddings
+from labelkit.commands.common.label_files import find_rows_listed_in_csv
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.stable_ids import find_images_in_other_store
-from labelkit.commands.common.stored_predictions import group_names, new_groups, read_answer, read_stored_predictions
+from labelkit.commands.common.stored_predictions import group_names, is_new_group, read_answer, read_stored_predictions
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindNovelConfig
-from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.commands.find.stored_images import StoredImages, write_findings
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -30,7 +30,7 @@ _EACH_TURN = 5
 _NEIGHBORS = 5
 
 
-def find_novel(config: FindNovelConfig) -> SimpleResult:
+def find_novel(config: FindNovelConfig) -> CommandResult:
     """Find the unlabeled images that are least similar to the labeled classes, and write them to a CSV.
 
     Raises:
@@ -40,9 +40,9 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     result = read_answer(store, config.answer)
-    found, is_new = read_stored_predictions(result), new_groups(result)
+    found, is_new = read_stored_predictions(result), is_new_group(result)
     kinds = np.array(found.kinds)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     rows, given = rows[~np.isin(kinds[rows], ("given", "left out"))], np.flatnonzero(kinds == "given")
     for chosen, what in ((given, "no labeled images"), (rows, "no unlabeled images in this split")):
         if not len(chosen):
@@ -62,7 +62,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     images = None if config.sheet is None else StoredImages(store, np.arange(store.n), config)
     cosines, near_rows = _find_nearest(store, rows, given, 1)
     if earlier is None:
-        scores = novelty(_compute_new_shares(config, store, result, rows, is_new), cosines[:, 0])
+        scores = score_class_novelty(_compute_new_shares(config, store, result, rows, is_new), cosines[:, 0])
     else:
         known_rows = np.flatnonzero(earlier | (kinds == "given"))
         sides = [_find_nearest(store, rows, among, _NEIGHBORS)[0] for among in (known_rows, rows)]
@@ -72,7 +72,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     order = np.lexsort((rows, -scores))
     if earlier is None:
         order = _interleave_groups(order, guesses)
-    is_seen = np.isin(rows[order], list(rows_listed_in_csv(config.skip, store)))
+    is_seen = np.isin(rows[order], list(find_rows_listed_in_csv(config.skip, store)))
     order = order[np.argsort(is_seen, kind="stable")][: config.num_images]
     lines: list[list[object]] = []
     pairs = []
@@ -83,9 +83,9 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
             nearest = escape_path(store.sample_ids[near]), found.labels[near]
             pairs.append([(row, (path, "a new class,")), (near, (nearest[0], f"or {nearest[1]}?"))])
         lines.append([path, "", f"{scores[place]:.4f}", found.labels[row], *nearest])
-    write_table(config, COLUMNS, lines)
+    write_findings(config, COLUMNS, lines)
     if images is not None:
-        images.draw_groups(config, pairs)
+        images.write_grouped_sheet(config, pairs)
     # count only guesses that are probably right; predictions of versions before 0.2 have no probabilities
     guessed = [row for row, guess in zip(rows.tolist(), guesses, strict=True) if guess]
     likely = [row for row in guessed if not found.new_chance[row] <= 0.5]
@@ -114,7 +114,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         "images of each, and pass the file to `labelkit label --from` or `labelkit start --labels`."
     )
     tables = (Table(title, [COLUMNS[0], *COLUMNS[2:]], shown), Table("", ["what next"], [[advice]]))
-    return SimpleResult(values, made, tables)
+    return CommandResult(values, made, tables)
 
 
 def _interleave_groups(order: NDArray[np.int64], groups: list[str]) -> NDArray[np.int64]:
@@ -157,8 +157,8 @@ def _compute_new_shares(
     rest = rows[~known[rows]]
     if len(rest):
         near = replace(rule, rows=None)
-        features = check_features(store, together)
-        for block in blocks(len(rest), store.dim + 8 * len(is_new)):
-            part = check_features(store, rest[block])
+        features = load_finite_embeddings(store, together)
+        for block in row_slices(len(rest), store.dim + 8 * len(is_new)):
+            part = load_finite_embeddings(store, rest[block])
             shares[rest[block]] = near.predict_probabilities(part, features)[:, is_new].sum(axis=1)
     return shares[rows]

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pydantic import field_validator
 
-from labelkit.options.base import OUTPUT, STORE, panel
+from labelkit.options.base import OUTPUT, STORE, field_factory
 from labelkit.options.shared import (
     RESULT_NAME,
     AddedLabelsOption,
@@ -15,8 +15,8 @@ from labelkit.options.shared import (
     StoredImagesOptions,
 )
 
-_SELECTION = panel("Selection")
-_SELECTION_ONLY = panel("Selection", preset=False)
+_SELECTION = field_factory("Selection")
+_SELECTION_ONLY = field_factory("Selection", preset=False)
 
 
 class FindConfig(OverwriteOption, StoredImagesOptions, SplitOption, IndexOption):

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.algorithms.outliers import MIN_IMAGES, REASONS, compute_neighbor_z_scores, measure_tones, outlier_scores
-from labelkit.commands.common.embeddings import split_rows, stored_rows
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.algorithms.outliers import MIN_IMAGES, REASONS, compute_neighbor_z_scores, measure_quality, outlier_scores
+from labelkit.commands.common.embeddings import find_split_rows, load_rows
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindOddConfig
-from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.commands.find.stored_images import StoredImages, write_findings
 from labelkit.data.path_rule import escape_path
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
@@ -24,7 +24,7 @@ _SIDE = 256
 _SHOWN = 20
 
 
-def find_outliers(config: FindOddConfig) -> SimpleResult:
+def find_outliers(config: FindOddConfig) -> CommandResult:
     """Find outliers among the images of a store, and write them to a CSV with reasons, most unusual first.
 
     In stores imported without images, only the embeddings are checked.
@@ -35,7 +35,7 @@ def find_outliers(config: FindOddConfig) -> SimpleResult:
         ConfigError: files would be overwritten.
     """
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     images = StoredImages(store, rows, config) if store.has_images or config.sheet is not None else None
     if images is None:
         current_progress().warning(f"{store.path} has no image files, so only embeddings are checked")
@@ -50,7 +50,7 @@ def find_outliers(config: FindOddConfig) -> SimpleResult:
         usual = (outlier_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
         if int(usual.sum()) < MIN_IMAGES:
             usual = None
-    cosines, _ = find_nearest_other_embeddings(stored_rows(store, rows), config.neighbors, "nearest embeddings", usual)
+    cosines, _ = find_nearest_other_embeddings(load_rows(store, rows), config.neighbors, "nearest embeddings", usual)
     distances = 1 - cosines[:, -1].astype(np.float64)
     scores = outlier_scores(distances, tones, sizes)
     highest = scores.max(axis=1)
@@ -65,11 +65,11 @@ def find_outliers(config: FindOddConfig) -> SimpleResult:
         shape: list[object] = ["", ""] if sizes is None else [int(sizes[place, 1]), int(sizes[place, 0])]
         written = ["" if math.isnan(number) else f"{number:.4g}" for number in numbers] + [""] * (4 - len(numbers))
         lines.append([escape_path(name), "; ".join(why), f"{highest[place]:.4g}", *written, *shape])
-    write_table(config, COLUMNS, lines)
+    write_findings(config, COLUMNS, lines)
     if images is not None:
-        images.draw_groups(
+        images.write_grouped_sheet(
             config,
-            [[(place, (images.name(place), ", ".join(why)))] for place, why in zip(odd.tolist(), reasons, strict=True)],
+            [[(place, (images.path(place), ", ".join(why)))] for place, why in zip(odd.tolist(), reasons, strict=True)],
         )
     tally = Counter(reason for why in reasons for reason in why)
     sheet = config.sheet if names else None
@@ -96,7 +96,7 @@ def find_outliers(config: FindOddConfig) -> SimpleResult:
         more = f", the {_SHOWN} most unusual" if len(names) > _SHOWN else ""
         tables.append(Table(f"outliers{more}", ["path", "reasons", "times the limit"], shown))
     made = (config.out,) if sheet is None else (config.out, sheet)
-    return SimpleResult(values, made, tuple(tables))
+    return CommandResult(values, made, tuple(tables))
 
 
 def _measure_all_tones(images: StoredImages) -> NDArray[np.float64]:
@@ -109,9 +109,9 @@ def _measure_all_tones(images: StoredImages) -> NDArray[np.float64]:
             gray = gray.resize(
                 (math.ceil(scale * gray.width), math.ceil(scale * gray.height)), Image.Resampling.LANCZOS
             )
-        return measure_tones(np.asarray(gray, dtype=np.uint8))
+        return measure_quality(np.asarray(gray, dtype=np.uint8))
 
     tones = np.full((len(images.rows), 3), np.nan)
-    for place, found in images.measure_images(measured, _SIDE, "reading images"):
+    for place, found in images.apply_to_images(measured, _SIDE, "reading images"):
         tones[place] = found
     return tones

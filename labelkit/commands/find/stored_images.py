@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import (
     make_pixel_reader,
-    open_store_images,
-    read_embedded_image,
-    run_in_threads,
+    map_in_threads,
+    open_source_dataset,
+    read_store_image,
 )
 from labelkit.commands.find.options import FindConfig
 from labelkit.data.datasets import ImageDataset
@@ -30,7 +30,7 @@ _MAX_LINES = 100
 
 
 class StoredImages:
-    """Image files from which the given rows of a store were created.
+    """Image files from which given rows of a store were embedded.
 
     Args:
         store: the store.
@@ -39,7 +39,7 @@ class StoredImages:
 
     Attributes:
         files: dataset with the images.
-        left_out: number of skipped images by reason; filled by :meth:`measure_images`.
+        left_out: number of skipped images by reason; filled by :meth:`apply_to_images`.
 
     Raises:
         DatasetError: the images are missing.
@@ -48,10 +48,10 @@ class StoredImages:
 
     def __init__(self, store: EmbeddingStore, rows: NDArray[np.int64], config: FindConfig) -> None:
         self.store, self.rows, self._digests = store, rows, np.asarray(store.sha256)
-        self.files: ImageDataset = open_store_images(store, config.dataset, config.data_root)
+        self.files: ImageDataset = open_source_dataset(store, config.dataset, config.data_root)
         self.left_out: Counter[str] = Counter()
 
-    def measure_images(
+    def apply_to_images(
         self,
         function: Callable[[NDArray[np.uint8]], T],
         min_side: int,
@@ -59,7 +59,7 @@ class StoredImages:
         positions: NDArray[np.int64] | None = None,
         num_others: int = 0,
     ) -> Iterator[tuple[int, T]]:
-        """Read each image once, apply a function to its gray pixels, and yield (position, result) in order.
+        """Apply a function to the gray pixels of each image, and yield (position, result) in order.
 
         Images that are missing, unreadable, or changed since they were embedded are skipped with a warning.
 
@@ -78,11 +78,11 @@ class StoredImages:
         def one(place: int) -> T | str:
             row = int(self.rows[place])
             file_row = row_of.get(self.store.sample_ids[row])
-            pixels = read_embedded_image(self.files, file_row, self._digests[row], 1, min_side)
+            pixels = read_store_image(self.files, file_row, self._digests[row], 1, min_side)
             return pixels if isinstance(pixels, str) else function(pixels)
 
         places = range(len(self.rows)) if positions is None else positions.tolist()
-        for place, found in zip(places, run_in_threads(one, places, description), strict=True):
+        for place, found in zip(places, map_in_threads(one, places, description), strict=True):
             if isinstance(found, str):
                 self.left_out[found] += 1
             else:
@@ -101,11 +101,11 @@ class StoredImages:
         """Return the number of skipped images for each reason, as JSON."""
         return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
 
-    def name(self, position: int) -> str:
-        """Return the path of an image as recorded in the store."""
+    def path(self, position: int) -> str:
+        """Return the path of the image at a position among the rows, as recorded in the store."""
         return self.store.sample_ids[int(self.rows[position])]
 
-    def draw(self, config: FindConfig, lines: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
+    def write_sheet(self, config: FindConfig, lines: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
         """Write the contact sheet, if requested and not empty; each line is a list of (position, captions) pairs."""
         if config.sheet is None:
             return
@@ -116,17 +116,19 @@ class StoredImages:
             current_progress().message(f"{config.sheet} shows the first {_MAX_LINES} of {len(lines)} lines")
         pixels_of = make_pixel_reader(self.files)
         shown = [
-            [SheetCell(pixels_of(self.name(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
+            [SheetCell(pixels_of(self.path(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
             for line in lines[:_MAX_LINES]
         ]
         write_contact_sheet(config.sheet, shown)
 
-    def draw_groups(self, config: FindConfig, groups: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
+    def write_grouped_sheet(self, config: FindConfig, groups: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
         """Write the contact sheet, if requested, keeping each group of (position, captions) pairs together."""
         per_line = IMAGES_PER_LINE // len(groups[0]) if groups else 1
-        self.draw(config, [list(chain(*groups[start : start + per_line])) for start in range(0, len(groups), per_line)])
+        self.write_sheet(
+            config, [list(chain(*groups[start : start + per_line])) for start in range(0, len(groups), per_line)]
+        )
 
 
-def write_table(config: FindConfig, columns: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
+def write_findings(config: FindConfig, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Write the findings to the output CSV."""
-    commit_bytes(config.out, csv_bytes(columns, lines))
+    commit_bytes(config.out, csv_bytes(columns, rows))

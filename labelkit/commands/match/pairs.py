@@ -24,11 +24,11 @@ from labelkit.algorithms.affine_sift import Keypoints, configure_opencv, find_ke
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
 from labelkit.cache import cache_folder
-from labelkit.commands.common.embeddings import check_features, normalize_embeddings, split_rows
+from labelkit.commands.common.embeddings import find_split_rows, load_finite_embeddings, normalize_embeddings
 from labelkit.commands.common.images.contact_sheet import write_png
-from labelkit.commands.common.images.read import open_store_images
+from labelkit.commands.common.images.read import open_source_dataset
 from labelkit.commands.common.outputs import check_output
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.match.options import MatchConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError
@@ -48,7 +48,7 @@ _VERSION = 2
 _SIDE, _GAP, _TEXT, _MAX_SHOWN = 192, 8, 16, 12
 
 
-def match_store_images(config: MatchConfig) -> SimpleResult:
+def match_store_images(config: MatchConfig) -> CommandResult:
     """Find images of a store that show the same object, and write the matches; keypoints are cached.
 
     Raises:
@@ -61,27 +61,27 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
     out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
     check_output(config, out, "matches")
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     if len(rows) < 2:
         problem = f"{config.index} has fewer than two images to compare"
         raise ConfigError("--index", problem, "Use a store with more images.")
-    images = KeypointImages(store, rows, open_store_images(store, config.dataset, config.data_root), opencv)
+    images = KeypointImages(store, rows, open_source_dataset(store, config.dataset, config.data_root), opencv)
     progress, started = current_progress(), time.monotonic()
-    pairs = choose_candidate_pairs(config, normalize_embeddings(check_features(store, rows)))
+    pairs = choose_candidate_pairs(config, normalize_embeddings(load_finite_embeddings(store, rows)))
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         counts = np.zeros(len(rows), dtype=np.int64)
         with progress.task("keypoints", total=len(rows)) as task:
             for row, number in enumerate(pool.map(images.count_keypoints, range(len(rows)))):
                 if isinstance(number, str):
-                    progress.warning(f"skipped {images.name(row)}: {number}")
+                    progress.warning(f"skipped {images.path_of(row)}: {number}")
                 counts[row] = -1 if isinstance(number, str) else number
                 task.advance(1, cached=len(images.from_cache))
         from_cache = len(images.from_cache)
         listed: list[Matches] = []
         can_match = pairs[(counts[pairs] > 0).all(axis=1)]
         with progress.task("matching", total=len(can_match)) as task:
-            for one in pool.map(images.match, can_match):
+            for one in pool.map(images.match_pair, can_match):
                 listed += [] if one is None else [one]
                 task.advance(1, matched=len(listed))
     finally:
@@ -129,7 +129,7 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
         paths.append(config.sheet)
     elif config.sheet is not None:
         progress.warning(f"there are no matches, so {config.sheet} is not written")
-    return SimpleResult(values, tuple(paths), (_build_table(values),))
+    return CommandResult(values, tuple(paths), (_build_table(values),))
 
 
 class KeypointImages:
@@ -155,8 +155,8 @@ class KeypointImages:
         self.from_cache: set[int] = set()
         self.keypoints = lru_cache(_HELD_IMAGES)(self._load_keypoints)
 
-    def name(self, position: int) -> str:
-        """Return the name of an image."""
+    def path_of(self, position: int) -> str:
+        """Return the path of the image at a position, relative to the data root."""
         return self._dataset.sample_ids[self._rows[position]]
 
     def read_pixels(self, position: int) -> NDArray[np.uint8]:
@@ -169,7 +169,7 @@ class KeypointImages:
         encoded = self._dataset.source.read(self._rows[position])
         if encoded.sha256 != self.sha256[position].tobytes():
             problem = "has changed since it was embedded"
-            raise DatasetError(self.name(position), problem, "Restore the image, or run `labelkit embed` again.")
+            raise DatasetError(self.path_of(position), problem, "Restore the image, or run `labelkit embed` again.")
         return encoded.decode(self._dataset.in_channels)
 
     def count_keypoints(self, position: int) -> int | str:
@@ -197,7 +197,7 @@ class KeypointImages:
         self.from_cache.add(place)
         return kept
 
-    def match(self, pair: NDArray[np.int64]) -> Matches | None:
+    def match_pair(self, pair: NDArray[np.int64]) -> Matches | None:
         """Match the images at two positions by their keypoints; return ``None`` if they do not match."""
         first, second = pair.tolist()
         found = match_images(self.keypoints(first), self.keypoints(second))
@@ -246,7 +246,7 @@ def _same_class_fraction(store: EmbeddingStore, rows: NDArray[np.int64], pairs: 
 def _build_table(values: dict[str, Any]) -> Table:
     names = ("images", "without_keypoints", "compared", "matched", "covered", "same_class", "seconds")
     title = "matched: number of pairs; covered: images with a partner; same class: fraction of matched pairs"
-    return Table.of_row(title, {name.replace("_", " "): values[name] for name in names})
+    return Table.from_row(title, {name.replace("_", " "): values[name] for name in names})
 
 
 def write_match_sheet(path: Path, matches: Matches, images: KeypointImages) -> None:

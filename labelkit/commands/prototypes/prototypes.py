@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from labelkit.algorithms.prototypes import Spread, build_t_schedule, max_cosine_bound, measure_spread, rms_cosine_bound
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.methods.prototypes.files import load_or_compute_prototypes
 from labelkit.options.prototypes import PrototypesConfig
 from labelkit.progress import current_progress
 from labelkit.store.array_files import write_prototypes
 
 
-def make_prototypes(config: PrototypesConfig) -> SimpleResult:
+def make_prototypes(config: PrototypesConfig) -> CommandResult:
     """Compute well-separated class prototypes on the sphere, write them, and compare them with theoretical bounds.
 
     Raises:
@@ -60,7 +60,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
         "seconds": round(seconds, 3),
     }
     title = f"{config.num_classes} prototypes in {config.embed_dim} dimensions ({made.source})"
-    return SimpleResult(values, (out,), (_build_table(title, spread, bounds),))
+    return CommandResult(values, (out,), (_build_table(title, spread, bounds),))
 
 
 def _compute_bounds(count: int, dim: int) -> dict[str, float]:

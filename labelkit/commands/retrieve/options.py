@@ -5,24 +5,24 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import IMAGES, OPTION, OUTPUT, PATCHES, RUN, STORE, flag, panel
+from labelkit.options.base import IMAGES, OPTION, OUTPUT, PATCHES, RUN, STORE, field_factory, to_flag
 from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.shared import (
     RESULT_NAME,
     Device,
     DeviceOption,
-    IndexConfig,
     LabelsOption,
     ListingOptions,
+    NamedResultConfig,
     StoredImagesOptions,
 )
 
-_FILTER = panel("Filters", preset=False)
-_SEARCH = panel("Search")
+_FILTER = field_factory("Filters", preset=False)
+_SEARCH = field_factory("Search")
 
 
 class RetrieveConfig(
-    DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, IndexConfig, MemoryConfig, ProcessesConfig
+    DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, NamedResultConfig, MemoryConfig, ProcessesConfig
 ):
     """Options for ``labelkit retrieve``."""
 
@@ -70,7 +70,7 @@ class RetrieveConfig(
     )
     csv: Path | None = OUTPUT(
         None,
-        "Also write the hits to this CSV. As in --json, score is the cosine, distance or product that the table shows.",
+        "Also write the hits to this CSV, with the cosine, distance or product shown in the table as the score.",
         makes="csv",
     )
     sheet: Path | None = OUTPUT(None, "Also save the queries and their hits to this PNG.", makes="png")
@@ -86,13 +86,13 @@ class RetrieveConfig(
             raise ValueError("--query-rows must consist of row numbers >= 0")
         for name in ("label", "split"):
             if getattr(self, name) == ():
-                raise ValueError(f"{flag(name)} must not be empty: remove it to search all images")
+                raise ValueError(f"{to_flag(name)} must not be empty: remove it to search all images")
         if self.patch is not None and self.pixel is not None:
             raise ValueError("pass either --patch (row,column) or --pixel (x,y)")
         for name in ("patch", "pixel"):
             place = getattr(self, name)
             if place is not None and (len(place) != 2 or min(place) < 0):
-                raise ValueError(f"{flag(name)} must be two numbers >= 0, such as 3,4")
+                raise ValueError(f"{to_flag(name)} must be two numbers >= 0, such as 3,4")
         if self.patch is None and self.pixel is None:
             if self.own_image:
                 raise ValueError("--own-image requires --patch or --pixel")

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
 from labelkit.commands.common.embeddings import check_rows
-from labelkit.commands.common.images.read import make_pixel_reader, open_store_images, read_image_pixels
+from labelkit.commands.common.images.read import make_pixel_reader, open_source_dataset, read_image_pixels
 from labelkit.commands.common.labels import override_store_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.search_queries import find_class_name, is_store, list_query_images, parse_patch_position
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.retrieve.search import no_rows_error, select_rows
+from labelkit.commands.retrieve.search import build_no_rows_error, select_rows
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
@@ -62,7 +62,7 @@ def _cell_and_box(image: ImagePatches, number: int) -> tuple[list[int], list[flo
     return image.cells[number].tolist(), [round(edge, 2) for edge in image.boxes()[number].tolist()]
 
 
-def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
+def retrieve_patches(config: RetrieveConfig) -> CommandResult:
     """Find the patches in a store that are most similar to a patch of an image file or of a stored image.
 
     Patches of the query image itself are excluded unless requested.
@@ -78,7 +78,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     query = _load_query_patch(config, store, patches)
     chosen = select_rows(store, config)
     if not chosen.any():
-        raise no_rows_error(store, config)
+        raise build_no_rows_error(store, config)
     if not config.own_image:
         chosen[query.own_rows] = False
     counts = np.diff(patches.offsets())
@@ -91,13 +91,13 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
         current_progress().warning(f"only {available} patches pass the filters")
     started = time.perf_counter()
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
-    parts = ((block.features, block.start, chosen[block.image_rows]) for block in patches.blocks())
+    parts = ((block.features, block.start, chosen[block.image_rows]) for block in patches.iterate_blocks())
     scores, found = find_nearest_in_blocks(query.feature, parts, config.k, metric)
     offsets = patches.offsets()
     hits = []
     for score, number in zip(scores.tolist(), found.tolist(), strict=True):
         row = int(np.searchsorted(offsets, number, side="right")) - 1
-        hits.append(_PatchHit(row, *_cell_and_box(patches.image(row), number - int(offsets[row])), score))
+        hits.append(_PatchHit(row, *_cell_and_box(patches.get_image(row), number - int(offsets[row])), score))
     return _build_result(config, store, patches, query, hits, time.perf_counter() - started)
 
 
@@ -134,7 +134,7 @@ def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: Pa
     images: ImageDataset | None = None
     if config.query_rows is not None:
         (row,) = check_rows(store, config.query_rows, "--query-rows")
-        name, image, digest = store.sample_ids[row], patches.image(row), store.sha256[row]
+        name, image, digest = store.sample_ids[row], patches.get_image(row), store.sha256[row]
         label = find_class_name(store, row)
     else:
         assert config.query is not None
@@ -143,7 +143,7 @@ def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: Pa
             raise ConfigError("--query", problem, "Pass an image file, or --query-rows ROW.")
         from labelkit.commands.common.networks import compute_query_patches, load_recorded_network  # imports PyTorch
 
-        images = list_query_images(config.query, **config.listing())
+        images = list_query_images(config.query, **config.listing_kwargs())
         model = load_recorded_network(store.model, config.checkpoint)
         layer = model.network.patch_identity["layer"]
         if layer != patches.layer:
@@ -189,7 +189,7 @@ def _build_result(
     query: _PatchQuery,
     hits: list[_PatchHit],
     seconds: float,
-) -> SimpleResult:
+) -> CommandResult:
     cell, box = _cell_and_box(query.patches, query.number)
     listed: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
@@ -226,7 +226,7 @@ def _build_result(
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
     title = f"patch {cell[0]},{cell[1]} of {query.name}"
     shown = [Table(title, ["rank", "image", "patch", "box", "label", score_name], cells)]
-    return SimpleResult(values, tuple(made), tuple(shown))
+    return CommandResult(values, tuple(made), tuple(shown))
 
 
 def _write_sheet(
@@ -235,7 +235,7 @@ def _write_sheet(
     """Write a contact sheet of the query and the hits, each with a box around its patch."""
     from labelkit.commands.common.images.contact_sheet import SheetCell, draw_box, write_contact_sheet
 
-    pixels_of = make_pixel_reader(open_store_images(store, config.dataset, config.data_root))
+    pixels_of = make_pixel_reader(open_source_dataset(store, config.dataset, config.data_root))
 
     def boxed(pixels: NDArray[np.uint8] | None, box: list[float]) -> NDArray[np.uint8] | None:
         return None if pixels is None else draw_box(pixels, box)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import check_rows, find_zero_embeddings, fits_in_memory, stored_rows
-from labelkit.commands.common.images.read import make_pixel_reader, open_store_images, read_image_pixels
+from labelkit.commands.common.embeddings import check_rows, find_zero_embeddings, fits_in_memory, load_rows
+from labelkit.commands.common.images.read import make_pixel_reader, open_source_dataset, read_image_pixels
 from labelkit.commands.common.labels import override_store_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.search_queries import (
     Queries,
     embed_query_images,
@@ -22,18 +22,18 @@ from labelkit.commands.common.search_queries import (
     is_store,
     list_query_images,
     load_other_store_queries,
-    load_queries,
+    load_store_queries,
 )
 from labelkit.commands.common.stored_predictions import GIVEN
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
     Found,
+    build_no_rows_error,
     choose_index,
     find_neighbors,
     is_small_selection,
     load_or_build_index,
-    no_rows_error,
-    search_partwise,
+    search_in_parts,
     select_rows,
 )
 from labelkit.commands.retrieve.stored_index import CachedIndex
@@ -44,7 +44,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import check_new_result, list_results, newest_name, read_result, write_result
+from labelkit.store.results import check_new_result, find_newest_name, list_results, read_result, write_result
 
 # Minimum cosine similarity of images that are regarded as the same picture.
 DUPLICATE_COSINE = 1 - 1e-6
@@ -61,7 +61,7 @@ class _Hit(NamedTuple):
 _Hits = list[list[_Hit]]  # per query
 
 
-def retrieve_images(config: RetrieveConfig) -> SimpleResult:
+def retrieve_images(config: RetrieveConfig) -> CommandResult:
     """Find the images of a store nearest to each query: an image, a folder of images, or rows of a store.
 
     Images are embedded with the store's own model; other queries require no model.
@@ -78,7 +78,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         return retrieve_patches(config)
     images: ImageDataset | None = None
     if config.query is not None and not is_store(config.query):
-        images = list_query_images(config.query, **config.listing())
+        images = list_query_images(config.query, **config.listing_kwargs())
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     if config.labels is None and find_newest_store(config.index.parent) is not None:
         store = _use_predictions(store)
@@ -88,7 +88,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         kind, params = "neighbors", _settings(config)
         check_new_result(store, config.result, overwrite=config.overwrite, kind=kind, stage="retrieve", params=params)
     rows = np.arange(store.n, dtype=np.int64)
-    features = stored_rows(store, rows, in_blocks=True)
+    features = load_rows(store, rows, in_blocks=True)
     if store.metric == "cosine":
         zero = find_zero_embeddings(features)
         if zero.any():
@@ -98,7 +98,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
             features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
     chosen = select_rows(store, config)[rows]
     if len(rows) and not chosen.any():
-        raise no_rows_error(store, config)
+        raise build_no_rows_error(store, config)
     if images is not None:
         queries = embed_query_images(
             images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)
@@ -107,7 +107,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         queries = load_other_store_queries(store, config.query)
     else:
         rows_asked = check_rows(store, config.query_rows or (), "--query-rows")
-        queries = load_queries(store, np.asarray(rows_asked, dtype=np.int64), store, "--query-rows")
+        queries = load_store_queries(store, np.asarray(rows_asked, dtype=np.int64), store, "--query-rows")
     if config.k > len(rows):
         problem = f"{config.k} hits were requested, but only {len(rows)} embeddings are nonzero"
         raise ConfigError("-k", problem, "Lower -k.")
@@ -152,7 +152,7 @@ def _search(
             in_blocks = not fits_in_memory(config, 4 * len(rows) * store.dim)
         device = None if config.device == "auto" else choose_similarity_device(config.device)
         if config.processes > 1 or config.ray_address is not None:
-            search = partial(search_partwise, features, metric, config)
+            search = partial(search_in_parts, features, metric, config)
         else:
             search = ExactSearch(features.with_reading_mode(in_blocks=in_blocks), metric=metric, device=device).search
 
@@ -204,7 +204,7 @@ def _build_result(
     index: CachedIndex | None,
     seconds: float,
     config: RetrieveConfig,
-) -> SimpleResult:
+) -> CommandResult:
     listed: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     lines: list[tuple[object, ...]] = []
@@ -239,7 +239,7 @@ def _build_result(
         values["csv"] = config.csv
         made.append(config.csv)
     if config.sheet is not None:
-        _write_sheet(config.sheet, queries, store, open_store_images(store, config.dataset, config.data_root), hits)
+        _write_sheet(config.sheet, queries, store, open_source_dataset(store, config.dataset, config.data_root), hits)
         values["sheet"] = config.sheet
         made.append(config.sheet)
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
@@ -253,13 +253,13 @@ def _build_result(
         place = index.path if index.path.exists() else "not cached"
         row: list[Cell] = [measured.recall, measured.index_ms, measured.exact_ms, size, origin, place]
         shown.append(Table(title, columns, [row]))
-    return SimpleResult(values, tuple(made), tuple(shown))
+    return CommandResult(values, tuple(made), tuple(shown))
 
 
 def _use_predictions(store: EmbeddingStore) -> EmbeddingStore:
     """Return the store with the newest predictions as labels, since its own may be names of folders by date."""
     names = list_results(store)
-    newest = newest_name(names, "answer")
+    newest = find_newest_name(names, "answer")
     result = read_result(store, newest) if newest in names else None
     if result is None or result.kind != "answers":
         return store
@@ -329,7 +329,7 @@ def choose_similarity_device(device: str) -> str | None:
     """
     if device == "cpu":
         return None
-    from labelkit.training.compute_device import compute_device
+    from labelkit.training.compute_device import resolve_device
 
-    found = compute_device(device)
+    found = resolve_device(device)
     return None if found.type == "cpu" else str(found)

@@ -23,7 +23,7 @@ from labelkit.algorithms.indexes import (
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.apply import apply_to_rows
-from labelkit.commands.common.embeddings import fits_in_memory, split_rows
+from labelkit.commands.common.embeddings import find_split_rows, fits_in_memory
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.stored_index import (
     CachedIndex,
@@ -35,7 +35,7 @@ from labelkit.commands.retrieve.stored_index import (
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
-from labelkit.options.base import flag
+from labelkit.options.base import to_flag
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -56,10 +56,10 @@ Found = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Scores and row numbers (q, k) of the k nearest rows of each query, as returned by ``ExactSearch.search``."""
 
 
-def search_partwise(
+def search_in_parts(
     rows: StoredRows, metric: Metric, config: ProcessesConfig, queries: NDArray[np.float32], k: int
 ) -> Found:
-    """Search rows of a store exactly, part by part in one or several processes, and merge the results."""
+    """Search rows of a store exactly, in parts that one or several processes handle, and merge the results."""
     call = partial(_find_nearest, queries, k, metric)
     scores, indices, start = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64), 0
     for near, places, count in apply_to_rows(call, rows, config, "searching", resumable=True):
@@ -79,7 +79,7 @@ def _find_nearest(
 
 
 def is_small_selection(num_rows: int) -> bool:
-    """Return whether there are so few rows that an index does not speed up the search."""
+    """Return whether a search has so few rows that an index would not speed it up."""
     return num_rows <= _FEW_ROWS
 
 
@@ -258,9 +258,9 @@ def _search_others(
     return scores[~itself].reshape(len(rows), k), indices[~itself].reshape(len(rows), k)
 
 
-def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
-    """Return the error for filters that no row passes."""
-    options = [flag(name) for name in ("label", "split", "path_pattern") if getattr(config, name) is not None]
+def build_no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
+    """Build the error for filters that exclude all rows."""
+    options = [to_flag(name) for name in ("label", "split", "path_pattern") if getattr(config, name) is not None]
     return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Relax these filters.")
 
 
@@ -275,7 +275,7 @@ def select_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.boo
             raise ConfigError("--label", problem, "Choose one of these classes.")
         chosen &= np.isin(store.labels, [store.class_names.index(name) for name in config.label])
     if config.split is not None:
-        chosen &= np.isin(np.arange(store.n), np.concatenate([split_rows(store, split) for split in config.split]))
+        chosen &= np.isin(np.arange(store.n), np.concatenate([find_split_rows(store, split) for split in config.split]))
     if config.path_pattern is not None:
         chosen &= [fnmatch.fnmatchcase(name, config.path_pattern) for name in store.sample_ids]
     return chosen

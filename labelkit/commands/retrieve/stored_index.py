@@ -100,7 +100,7 @@ def find_cached_index(store: Path, gallery: StoredRows, kind: Kind, metric: Metr
     return CachedIndex(kind, path, IndexQuality(**{key: record[key] for key in _MEASURED}))
 
 
-def cache_index(store: Path, index: Any, path: Path, measured: IndexQuality) -> None:
+def cache_index(store: Path, index: Any, path: Path, quality: IndexQuality) -> None:
     """Cache an index atomically, and delete indexes of earlier versions of the store; warn if this is not possible."""
     digest, kept_for = hashlib.sha256(), str(store.absolute())
 
@@ -114,7 +114,7 @@ def cache_index(store: Path, index: Any, path: Path, measured: IndexQuality) -> 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         commit_file(path, write)
-        commit_json(path.with_suffix(".json"), {"store": kept_for, "sha256": digest.hexdigest(), **asdict(measured)})
+        commit_json(path.with_suffix(".json"), {"store": kept_for, "sha256": digest.hexdigest(), **asdict(quality)})
         for other in path.parent.glob(f"{path.name.rpartition('-')[0]}-*.json"):
             record = read_record(other.parent, other.name, _RECORD)
             if other.stem != path.stem and record is not None and record["store"] == kept_for:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.run_logs import MAIN_METRICS, LoggedMetrics, read_log
+from labelkit.commands.common.results import Cell, CommandResult, Table
+from labelkit.commands.common.run_logs import MAIN_METRICS, LoggedMetrics, read_metric_log
 from labelkit.commands.show.options import ShowCurvesConfig
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
@@ -16,22 +16,22 @@ from labelkit.progress import current_progress
 _MAX_PANELS = 48
 
 
-def show_curves(config: ShowCurvesConfig) -> SimpleResult:
+def show_curves(config: ShowCurvesConfig) -> CommandResult:
     """Plot the logged metrics of one or more runs, with one subplot per metric.
 
     Raises:
         CheckpointError: a folder is not a run folder, or its log is missing, empty or damaged.
         ConfigError: no run logged a requested metric, or the output exists and may not be replaced.
     """
-    runs = [read_log(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
+    runs = [read_metric_log(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
     names = _choose_metrics(config.metrics, runs)
     for run in runs if config.over == "epoch" else ():
         if any(np.isnan(series.epochs).any() for found in run.series.values() for series in found):
             problem = f"{run.folder} has not finished an epoch, so steps cannot be converted to epochs"
             raise ConfigError("--over", problem, "Use --over step.")
-    from labelkit.commands.common.images.plots import Line, write_curves_plot  # matplotlib takes a second to load
+    from labelkit.commands.common.images.plots import Curve, write_curves_plot  # matplotlib takes a second to load
 
-    panels: dict[str, list[Line]] = {}
+    panels: dict[str, list[Curve]] = {}
     curves: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     for name in names:
@@ -45,17 +45,17 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
                 x = series.steps.astype(np.float64) if config.over == "step" else series.epochs
                 # if a metric is logged per step and per epoch, steps are drawn in the background
                 is_main = series.kind == "epoch" or len(found) == 1
-                panels[name].append(Line(run.name, x, series.values, is_main))
+                panels[name].append(Curve(run.name, x, series.values, is_main))
                 steps, epochs, logged = series.steps.tolist(), series.epochs.tolist(), series.values.tolist()
                 described = {"metric": name, "run": run.folder, "per": series.kind}
                 curves.append({**described, "steps": steps, "epochs": epochs, "values": logged})
                 finite = series.values[~np.isnan(series.values)]
                 ends = (float(finite.min()), float(finite.max())) if len(finite) else (None, None)
                 cells.append([name, run.name, series.kind, len(logged), logged[0], logged[-1], *ends])
-    write_curves_plot(config.out, panels, x_name=f"{config.over}s")
+    write_curves_plot(config.out, panels, x_label=f"{config.over}s")
     values: dict[str, object] = {"picture": config.out, "over": config.over, "curves": curves}
     columns = ["metric", "run", "per", "points", "first", "last", "minimum", "maximum"]
-    return SimpleResult(values, (config.out,), (Table("", columns, cells),))
+    return CommandResult(values, (config.out,), (Table("", columns, cells),))
 
 
 def _run_names(folders: Sequence[Path]) -> list[str]:

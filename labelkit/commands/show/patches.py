@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from labelkit.algorithms.projection import color_by_principal_components
 from labelkit.commands.common.embeddings import check_rows, normalize_embeddings
 from labelkit.commands.common.images.contact_sheet import SheetCell, draw_box, write_contact_sheet
-from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.images.read import make_pixel_reader, open_source_dataset
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.search_queries import find_class_name, parse_patch_position
 from labelkit.commands.show.options import ShowPatchesConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -21,7 +21,7 @@ _DEFAULT_IMAGES = 4
 _SIDE = 224
 
 
-def show_patches(config: ShowPatchesConfig) -> SimpleResult:
+def show_patches(config: ShowPatchesConfig) -> CommandResult:
     """Draw images of a store with the similarity map of a patch and the principal components of all patches.
 
     Similarity is the cosine with the framed patch of the first image, from blue to yellow on a common scale; the first
@@ -39,7 +39,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         raise ConfigError("--index", f"{config.index} {problem}", "Embed without --patches-per-image.")
     drawn_rows = np.sort(keyed_generator(config.seed, "show patches").permutation(store.n)[:_DEFAULT_IMAGES])
     rows = drawn_rows.tolist() if config.rows is None else check_rows(store, config.rows, "--rows")
-    maps = [patches.image(row) for row in rows]
+    maps = [patches.get_image(row) for row in rows]
     height, width = maps[0].grid
     row, column = height // 2, width // 2
     if config.patch is not None:
@@ -81,14 +81,14 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     values |= {"layer": patches.layer, "images": described}
     title = f"cosine with patch {row},{column} of {store.sample_ids[rows[0]]}"
     shown = (Table(title, ["row", "image", "label", "nearest patch", "cosine", "mean"], cells),)
-    return SimpleResult(values, (config.out,), shown)
+    return CommandResult(values, (config.out,), shown)
 
 
 def _crop_network_views(
     config: ShowPatchesConfig, store: EmbeddingStore, rows: list[int], maps: list[ImagePatches]
 ) -> list[NDArray[np.uint8]]:
     """Return the region of each image that the network saw, (side, side, c) uint8."""
-    pixels_of = make_pixel_reader(open_store_images(store, config.dataset, config.data_root))
+    pixels_of = make_pixel_reader(open_source_dataset(store, config.dataset, config.data_root))
     views = []
     for row, found in zip(rows, maps, strict=True):
         name = store.sample_ids[row]

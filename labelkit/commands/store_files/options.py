@@ -5,10 +5,10 @@ from typing import ClassVar, Self
 
 from pydantic import field_validator, model_validator
 
-from labelkit.options.base import OUTPUT, STORE, BaseConfig, panel
-from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOptions, find_newest_store
+from labelkit.options.base import OUTPUT, STORE, BaseConfig, field_factory
+from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOption, find_newest_store
 
-_RUN = panel("Run", preset=False)
+_RUN = field_factory("Run", preset=False)
 
 
 class VerifyConfig(BaseConfig):
@@ -29,7 +29,7 @@ class VerifyConfig(BaseConfig):
     )
 
 
-class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
+class PackConfig(OverwriteOption, ShardsOption, IndexOption):
     """Options for ``labelkit pack``."""
 
     command: ClassVar[tuple[str, ...]] = ("pack",)

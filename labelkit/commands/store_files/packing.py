@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.store_files.options import PackConfig
 from labelkit.errors import Mismatch, output_exists_error
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import check_space
+from labelkit.store.parts import check_disk_space
 from labelkit.store.patches import patches_folder
-from labelkit.store.reader import CheckedFile, is_in_results, open_file, shards_folder
+from labelkit.store.reader import CheckedFile, is_in_results, open_checked_file, shards_folder
 from labelkit.store.results import list_results, open_result, read_result
-from labelkit.store.writer import Contents, StreamedDataset, write_store_files
+from labelkit.store.writer import FileContents, StreamedDataset, write_store_files
 
 
-def pack_results(config: PackConfig) -> SimpleResult:
+def pack_results(config: PackConfig) -> CommandResult:
     """Write a store and all its results to a single file, or to a file with shards.
 
     Raises:
@@ -56,7 +56,9 @@ def pack_results(config: PackConfig) -> SimpleResult:
     }
     split = f" in {packed.num_shards} shards" if packed.num_shards else ""
     title = f"{store.n:,} rows{split} and all results, {size / 1e6:.2f} MB"
-    return SimpleResult(values, (packed.path,), (Table(title, ["result"], [[name] for name in packed.packed_results]),))
+    return CommandResult(
+        values, (packed.path,), (Table(title, ["result"], [[name] for name in packed.packed_results]),)
+    )
 
 
 _SMALL_BYTES = 1 << 16
@@ -83,20 +85,20 @@ def pack_store(
         raise output_exists_error(out)
     results = [read_result(store, name).name for name in list_results(store)]
     with ExitStack() as stack:
-        file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
+        file = stack.enter_context(open_checked_file(store.path, schema.FORMAT_STORE))
         if file.content_digest != store.content_digest:
             raise Mismatch(str(store.path), "was replaced while it was open", "Run the same command again.")
-        contents = Contents()
+        contents = FileContents()
         _add_contents(file, "", contents)
         for name in results:
             _add_contents(stack.enter_context(open_result(store, name)), f"results/{name}/", contents)
         size = sum(data.dtype.itemsize * math.prod(data.shape) for data in contents.datasets.values())
-        check_space(out, size, out, "the packed store")
+        check_disk_space(out, size, out, "the packed store")
         write_store_files(contents, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
     return open_store(out)
 
 
-def _add_contents(file: CheckedFile, group: str, contents: Contents) -> None:
+def _add_contents(file: CheckedFile, group: str, contents: FileContents) -> None:
     """Add the contents of a file except packed results; the file must stay open until everything is written."""
     for path in filterfalse(is_in_results, [*file.groups, *file.datasets]):
         contents.attributes[f"{group}{path}".strip("/")] = dict(file.stored_attributes.get(path, {}))
@@ -104,7 +106,7 @@ def _add_contents(file: CheckedFile, group: str, contents: Contents) -> None:
         if not is_in_results(path):
 
             def read(start: int, stop: int, path: str = path) -> NDArray[Any]:
-                return np.concatenate([*file.verified_blocks(path, start, stop)])
+                return np.concatenate([*file.iterate_verified_blocks(path, start, stop)])
 
             is_small = not info.shape or info.nbytes <= _SMALL_BYTES
             contents.datasets[group + path] = (

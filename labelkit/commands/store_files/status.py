@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.store_files.options import StatusConfig
 from labelkit.errors import Damaged, LabelkitError, NotAStore, StoreError
 from labelkit.progress import current_progress
@@ -13,15 +13,15 @@ from labelkit.store.parts import read_plan
 from labelkit.store.patches import PatchSet, open_patches, patches_folder
 from labelkit.store.plans import embedding_run_folder, patches_run_folder, read_stored_plan
 from labelkit.store.results import list_results
-from labelkit.store.schema import name_text
+from labelkit.store.schema import decode_name
 from labelkit.store.writing import EmbeddingRun
-from labelkit.training.run_status import training_status
+from labelkit.training.run_status import inspect_run
 
 _SHOWN_SKIPPED = 20
 _SHOWN_METRICS = 12
 
 
-def report_status(config: StatusConfig) -> SimpleResult:
+def report_status(config: StatusConfig) -> CommandResult:
     """Report the progress of a store or a training run.
 
     Raises:
@@ -35,7 +35,7 @@ def report_status(config: StatusConfig) -> SimpleResult:
     assert config.index is not None
     out = config.index
     with current_progress().task("parts") as task:
-        run, damaged = embedding_status(out, task.advance)
+        run, damaged = read_embedding_status(out, task.advance)
     patches_pending = patches_run_folder(out).exists()
     store: EmbeddingStore | None = None
     patches: PatchSet | None = None
@@ -81,7 +81,7 @@ def report_status(config: StatusConfig) -> SimpleResult:
         tables.append(_first_rows("skipped", ["image", "reason"], rows, _SHOWN_SKIPPED))
     faults = [] if fault is None else [fault.to_json()]
     values: dict[str, object] = {"index": out, "state": state, **records, "faults": faults}
-    return SimpleResult(values, (), tuple(tables), fault=fault)
+    return CommandResult(values, (), tuple(tables), fault=fault)
 
 
 def _list_record_rows(record: dict[str, Any] | None) -> list[list[Cell]]:
@@ -96,14 +96,14 @@ def _list_record_rows(record: dict[str, Any] | None) -> list[list[Cell]]:
     return rows
 
 
-def embedding_status(
-    out: Path, report: Callable[[int], None] = lambda count: None
+def read_embedding_status(
+    out: Path, on_part: Callable[[int], None] = lambda count: None
 ) -> tuple[dict[str, Any] | None, list[StoreError]]:
-    """Return the progress of an unfinished embedding run after verifying its finished parts.
+    """Read the progress of an unfinished embedding run, and verify its finished parts.
 
     Args:
         out: path of the future store, ``NAME.h5``.
-        report: called with 1 for each intact part.
+        on_part: called with 1 for each intact part.
 
     Returns:
         The progress as JSON, in which ``done`` counts intact parts and their images, without skipped images (``None``
@@ -126,18 +126,18 @@ def embedding_status(
     skipped: list[dict[str, str]] = []
     damaged: dict[Path, StoreError] = {}
     for number in range(plan.num_parts):
-        path = run.path(number)
+        path = run.part_path(number)
         if not path.exists():
             continue
         try:
-            part = run.load(number)
+            part = run.load_part(number)
         except StoreError as error:
             damaged[path] = error
             continue
         done[path] = len(part["embeddings"])
         for row, reason in zip(part["skipped/rows"].tolist(), part["skipped/reasons"].tolist(), strict=True):
-            skipped.append({"image": plan.sample_ids[row], "reason": name_text(reason)})
-        report(1)
+            skipped.append({"image": plan.sample_ids[row], "reason": decode_name(reason)})
+        on_part(1)
     record = {
         "folder": folder,
         "parts": {"done": len(done), "planned": plan.num_parts},
@@ -149,9 +149,9 @@ def embedding_status(
     return record, list(damaged.values())
 
 
-def _inspect_training(run: Path) -> SimpleResult:
+def _inspect_training(run: Path) -> CommandResult:
     with current_progress().task("checkpoints") as task:
-        status = training_status(run, task.advance)
+        status = inspect_run(run, task.advance)
     state = "running" if status.is_running else "finished" if status.is_finished else "unfinished"
     newest = next((found for found in reversed(status.checkpoints) if not found.faults), None)
     values: dict[str, object] = {
@@ -198,7 +198,7 @@ def _inspect_training(run: Path) -> SimpleResult:
     faults += [fault for found in status.checkpoints for fault in found.faults]
     if faults:
         tables.append(_fault_table(faults))
-    return SimpleResult(values, (), tuple(tables))
+    return CommandResult(values, (), tuple(tables))
 
 
 def _fault_table(faults: Sequence[LabelkitError]) -> Table:

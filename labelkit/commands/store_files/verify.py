@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.store_files.options import VerifyConfig
 from labelkit.errors import ConfigError, Damaged, DatasetError, InputError, LabelkitError, NotAStore, StoreError
 from labelkit.files import NotRegularFileError, sha256_file
@@ -19,18 +19,18 @@ from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import open_part
-from labelkit.store.patches import SET_NAME, PatchFile, check_patch_owner, patches_folder, read_set_json
-from labelkit.store.reader import CheckedFile, is_in_results, open_file
-from labelkit.store.results import check_owner, list_result_files, parse_result, results_folder
+from labelkit.store.parts import open_verified_part
+from labelkit.store.patches import SET_NAME, PatchFile, check_patch_owner, patches_folder, read_patch_index
+from labelkit.store.reader import CheckedFile, is_in_results, open_checked_file
+from labelkit.store.results import check_result_owner, list_result_files, parse_result, results_folder
 from labelkit.training.checkpoint import STATE
 from labelkit.training.run_dir import CONFIG
 from labelkit.training.run_status import (
     CheckpointStatus,
     TrainingStatus,
     add_checkpoints,
-    checkpoint_status,
-    training_status,
+    inspect_checkpoint,
+    inspect_run,
 )
 
 _NAMED_IMAGES = 5
@@ -40,11 +40,11 @@ _READERS: dict[str, Callable[[Path], object]] = {
     schema.FORMAT_MATCHES: read_matches,
     schema.FORMAT_PROTOTYPES: read_prototypes,
     schema.FORMAT_NEIGHBORS: read_neighbors,
-    schema.FORMAT_PART: lambda path: open_part(path).close(),
+    schema.FORMAT_PART: lambda path: open_verified_part(path).close(),
 }
 
 
-def verify_path(config: VerifyConfig) -> SimpleResult:
+def verify_path(config: VerifyConfig) -> CommandResult:
     """Verify a file or folder that labelkit wrote; faults are collected, not raised.
 
     Raises:
@@ -86,8 +86,8 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
     if images is not None:
         total, wrong = images["total"], len(images["faults"])
         row = {"images": total, "unchanged": total - wrong, "changed or missing": wrong}
-        tables.append(Table.of_row(f"images below {images['root']}", row))
-    return SimpleResult(values, (), tuple(tables), fault=_combine_faults(config.index, faults))
+        tables.append(Table.from_row(f"images below {images['root']}", row))
+    return CommandResult(values, (), tuple(tables), fault=_combine_faults(config.index, faults))
 
 
 def _combine_faults(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
@@ -104,9 +104,9 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[FileCheck]
     if (path / SET_NAME).exists() or any(path.glob("SET-*.h5")) or path.name.endswith(".patches"):
         return verify_patches(path, report)
     if (path / STATE).exists():
-        return [_report_checkpoint(checkpoint_status(path))]
+        return [_report_checkpoint(inspect_checkpoint(path))]
     if (path / CONFIG).exists():
-        return _report_training(training_status(path))
+        return _report_training(inspect_run(path))
     if (path / "plan.json").exists():  # an unfinished store or set of patches
         return [found for part in sorted((path / "parts").glob("*.h5")) for found in verify_file(part, report)]
     if any(path.glob("step-*")) or (path / "last.json").exists():
@@ -196,7 +196,7 @@ def verify_file(path: Path, report: Report = lambda count: None) -> list[FileChe
         ResourceError: the file cannot be read for lack of permissions.
     """
     try:
-        with open_file(path, None) as file:
+        with open_checked_file(path, None) as file:
             if file.format == schema.FORMAT_STORE:
                 return _verify_store(file, path, report)
             found = FileCheck(file.format.removeprefix("labelkit."), str(path))
@@ -231,7 +231,7 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Fi
     """
     listing = FileCheck("patches", str(folder / SET_NAME))
     try:
-        listed = read_set_json(folder)
+        listed = read_patch_index(folder)
     except StoreError as error:
         listing.faults.append(error)
         return [listing, *(found for path in sorted(folder.glob("SET-*.h5")) for found in verify_file(path, report))]
@@ -243,7 +243,7 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Fi
     for entry in listed["files"]:
         found = FileCheck("patches", str(folder / entry["name"]))
         checked.append(found)
-        with found.collect_faults(), open_file(folder / entry["name"], schema.FORMAT_STORE) as file:
+        with found.collect_faults(), open_checked_file(folder / entry["name"], schema.FORMAT_STORE) as file:
             _compare_blocks(file, found, report)
             PatchFile(file, entry, listed)
     return checked
@@ -280,7 +280,7 @@ def _verify_result(
 ) -> FileCheck:
     place = results_folder(path) / f"{name}.h5"
     found = FileCheck("result", str(place))
-    with found.collect_faults(), open_file(place, schema.FORMAT_RESULT) as file:
+    with found.collect_faults(), open_checked_file(place, schema.FORMAT_RESULT) as file:
         if packed not in (None, file.content_digest):
             problem = f"differs from the result with the same name inside the store, {path}:/results/{name}"
             found.faults.append(StoreError(str(place), problem, "Rename or delete the file next to the store."))
@@ -292,7 +292,7 @@ def _verify_result(
 def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStore | None, found: FileCheck) -> None:
     with found.collect_faults():
         if store is not None:
-            check_owner(file, store)
+            check_result_owner(file, store)
         parse_result(file, path, name)
 
 
@@ -309,13 +309,13 @@ def _open_adjacent_store(folder: Path) -> EmbeddingStore | None:
 
 def _compare_blocks(file: CheckedFile, found: FileCheck, report: Report) -> None:
     """Verify all datasets, except packed results (verified separately) and damaged shards (recorded as faults)."""
-    damaged_shards = [] if file.shards is None else list(file.shards.faults())
+    damaged_shards = [] if file.shards is None else list(file.shards.find_faults())
     found.faults += damaged_shards
     for path in file.datasets:
         if is_in_results(path) or (damaged_shards and file.is_sharded(path)):
             continue
         with found.collect_faults():
-            for block in file.verified_blocks(path):
+            for block in file.iterate_verified_blocks(path):
                 found.blocks += 1
                 found.num_bytes += block.nbytes
                 report(block.nbytes)

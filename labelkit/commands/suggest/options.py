@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from labelkit.options.base import OUTPUT, STORE, panel
+from labelkit.options.base import OUTPUT, STORE, field_factory
 from labelkit.options.shared import RESULT_NAME, AddedLabelsOption, IndexOption, OverwriteOption, StoredImagesOptions
 
-_SELECTION = panel("Selection")
+_SELECTION = field_factory("Selection")
 
 
 class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabelsOption):

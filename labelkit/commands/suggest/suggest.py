@@ -7,24 +7,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.active_learning import (
-    Candidates,
+    CandidatePool,
     NearestClasses,
     choose_best,
-    choose_covering,
     choose_farthest,
+    choose_for_coverage,
     choose_typical,
     find_nearest,
-    nearest_classes,
+    find_nearest_classes,
 )
-from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
+from labelkit.algorithms.row_blocks import StoredRows, row_slices
+from labelkit.commands.common.embeddings import check_finite, find_split_rows, load_rows
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
-from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
-from labelkit.commands.common.label_files import rows_listed_in_csv
+from labelkit.commands.common.images.read import make_pixel_reader, open_source_dataset
+from labelkit.commands.common.label_files import find_rows_listed_in_csv
 from labelkit.commands.common.labels import UsableLabels, read_usable_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import read_groups
-from labelkit.commands.common.stored_predictions import correctness_probabilities
+from labelkit.commands.common.results import Cell, CommandResult, Table
+from labelkit.commands.common.stable_ids import read_stored_groups
+from labelkit.commands.common.stored_predictions import read_correctness_probabilities
 from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.path_rule import escape_path
@@ -109,9 +109,9 @@ def choose_rows_to_label(
             usable_labels.where, "every image is labeled, so there is nothing to suggest", "Embed more images."
         )
     source = StoredRows(store.lazy_embeddings, rows, in_blocks=True)
-    for block in blocks(*source.shape):
+    for block in row_slices(*source.shape):
         check_finite(store, rows[block], source[block])
-    features = stored_rows(store, rows, unit=True).to_array()
+    features = load_rows(store, rows, normalize=True).to_array()
     if config.result is not None:
         doubt = _result_uncertainty(config.result, store, rows, features)
     else:
@@ -143,7 +143,7 @@ def choose_rows_to_label(
     return SuggestedImages(places, scores, reasons, guesses, uncertainty_from, int(like_them.sum()), wrong)
 
 
-def suggest_images(config: SuggestConfig) -> SimpleResult:
+def suggest_images(config: SuggestConfig) -> CommandResult:
     """Choose the unlabeled images most worth labeling next, and write them as a CSV with an empty ``label`` column.
 
     Embeddings are normalized. ``usefulness`` is the score of the strategy: for ``coverage`` and ``both``, the reduction
@@ -158,10 +158,10 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         ConfigError: files would be overwritten, or the strategy requires labels or a result, but there are none.
     """
     store = open_store(config.index)
-    rows = split_rows(store, config.split)
+    rows = find_split_rows(store, config.split)
     given = read_usable_labels(config, store, rows)
-    images = None if config.sheet is None else open_store_images(store, config.dataset, config.data_root)
-    chosen = choose_rows_to_label(config, store, rows, given, rows_listed_in_csv(config.skip, store))
+    images = None if config.sheet is None else open_source_dataset(store, config.dataset, config.data_root)
+    chosen = choose_rows_to_label(config, store, rows, given, find_rows_listed_in_csv(config.skip, store))
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"only {len(chosen.places)} of {config.num_images} images are suggested, since all others are labeled, or "
@@ -201,7 +201,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     }
     cells: list[list[Cell]] = [[*scored, guess or None] for *scored, guess in lines[:_SHOWN]]
     title = f"{len(names)} images to label" + (f", the first {_SHOWN}" if len(names) > _SHOWN else "")
-    return SimpleResult(values, tuple(made), (Table(title, ["path", "usefulness", "reason", "guess"], cells),))
+    return CommandResult(values, tuple(made), (Table(title, ["path", "usefulness", "reason", "guess"], cells),))
 
 
 def _label_uncertainty(config: SuggestConfig, features: NDArray[np.float32], given: UsableLabels) -> _ClassUncertainty:
@@ -211,7 +211,7 @@ def _label_uncertainty(config: SuggestConfig, features: NDArray[np.float32], giv
         if config.strategy == "both":
             current_progress().message("fewer than two classes have labels, so images are selected only by coverage")
         return _ClassUncertainty(None, lambda _: "", lambda _: "", "none")
-    claims = nearest_classes(features, features[given.labeled], labels)
+    claims = find_nearest_classes(features, features[given.labeled], labels)
     names = given.class_names
     guess, doubts = (lambda row: names[claims.first[row]]), _name_two_candidates(claims, names)
     return _ClassUncertainty(claims.uncertainty, guess, doubts, "labels", to_label=claims.near)
@@ -225,7 +225,7 @@ def _result_uncertainty(
     name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]
 ) -> _ClassUncertainty:
     """Return the uncertainty from a result: its confidence, if any, else how close the two nearest group means are."""
-    grouped = read_groups(store, name)
+    grouped = read_stored_groups(store, name)
     result, groups = grouped.result, grouped.ids[rows]
     group_ids = np.unique(groups[groups >= 0])
     if len(group_ids) < 2:
@@ -233,7 +233,7 @@ def _result_uncertainty(
         raise StoreError(str(result.path), problem, "Choose a result with at least two groups.")
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
     means = np.stack([features[groups == group].mean(axis=0, dtype=np.float64) for group in group_ids])
-    claims = nearest_classes(features, means, group_ids)
+    claims = find_nearest_classes(features, means, group_ids)
 
     def guess(row: int) -> str:
         return names[int(groups[row] if groups[row] >= 0 else claims.first[row])]
@@ -242,7 +242,7 @@ def _result_uncertainty(
     if confidence is None:
         return _ClassUncertainty(claims.uncertainty, guess, _name_two_candidates(claims, names), name)
     sure = np.clip(np.asarray(confidence, dtype=np.float64)[rows], 0, 1)
-    chances = correctness_probabilities(result)
+    chances = read_correctness_probabilities(result)
     right = sure if chances is None else chances[rows]
     return _ClassUncertainty(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
 
@@ -256,7 +256,7 @@ def _choose_rows(
     skipped: NDArray[np.int64],
 ) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
-    candidates = Candidates(features, config.duplicate_share)
+    candidates = CandidatePool(features, config.duplicate_share)
     candidates.exclude_near_duplicates(to_label)
     if not candidates.eligible.any():  # only near-duplicates of labeled images remain
         candidates.eligible = ~given.labeled
@@ -280,6 +280,6 @@ def _choose_rows(
         places = choose_best(doubt.uncertainty, count, candidates)
         return (places, doubt.uncertainty[places], [doubt.doubt(place) for place in places.tolist()])
     weights = doubt.uncertainty if config.strategy == "both" else None
-    places, scores = choose_covering(features, count, labeled, candidates, generator=generator, weights=weights)
+    places, scores = choose_for_coverage(features, count, labeled, candidates, generator=generator, weights=weights)
     reasons = [""] * len(places) if weights is None else [doubt.doubt(place) for place in places.tolist()]
     return (places, scores, reasons)

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier, cross_validate
-from labelkit.commands.common.results import Cell, SimpleResult, describe_dry_run
+from labelkit.commands.common.results import Cell, CommandResult, describe_dry_run
 from labelkit.commands.train.reuse import plan_reuse
-from labelkit.commands.train.setup import build_trainer, open_runtime, prepare_training, run_folder
+from labelkit.commands.train.setup import build_trainer, choose_run_folder, prepare_training, set_up_runtime
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
 from labelkit.options.training import RunConfig
@@ -83,9 +83,9 @@ _LONG_STEP = 1.0
 _TOO_LONG_STEP, _PASSES = 20.0, 4
 
 
-def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
+def plan_training(method_name: str, config: RunConfig) -> CommandResult:
     """Set up a training run, time a few steps on real batches, and report the plan without writing anything."""
-    runtime = open_runtime(config)
+    runtime = set_up_runtime(config)
     before = runtime.peak_memory()
     setup = prepare_training(method_name, config, runtime, fresh=True)
     trainer = build_trainer(setup, config, runtime, None)
@@ -104,7 +104,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     values: dict[str, object] = {
         "method": method_name,
         "config": config.to_yaml_dict(),
-        "run": run_folder(config),
+        "run": choose_run_folder(config),
         "samples": setup.prepared.counts(),
         "skipped": len(setup.bank.bad),
         "in_memory": setup.bank.in_memory,

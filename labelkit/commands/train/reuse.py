@@ -36,7 +36,7 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class FrozenFeatureCache:
-    """Cache of the frozen features on which a run is trained.
+    """Cache of the features computed by the frozen part of a network, for training the rest.
 
     Attributes:
         method: the method, with its initial weights.
@@ -63,13 +63,13 @@ class FrozenFeatureCache:
     def estimate_seconds(self) -> float:
         """Estimate how many seconds it takes to fill the cache, by timing the views of one image."""
         rows = self.plan.rows[:1]
-        self.compute(rows)  # warm-up
+        self.compute_features(rows)  # warm-up
         started = time.perf_counter()
-        self.compute(rows)
+        self.compute_features(rows)
         self.runtime.synchronize()
         return (time.perf_counter() - started) * len(self.plan.rows) / self.runtime.world_size
 
-    def compute(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def compute_features(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Compute the frozen features (m, v, ...) of the rows for each kind of view, followed by their geometry."""
         found = list(self._values(rows))
         return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
@@ -88,7 +88,7 @@ class FrozenFeatureCache:
             kept.begin()
             kept.pending_parts()  # moves damaged parts aside
         runtime.barrier()
-        missing = [number for number in range(self.plan.num_parts) if not kept.path(number).exists()]
+        missing = [number for number in range(self.plan.num_parts) if not kept.part_path(number).exists()]
         for warning in kept.warnings:
             progress.warning(warning)
         if missing and runtime.is_main:
@@ -101,7 +101,7 @@ class FrozenFeatureCache:
             task.skip(self.plan.num_parts - len(missing))
             for number in missing:
                 if number % runtime.world_size == runtime.rank:
-                    kept.commit(number, self.compute(self.plan.part(number)))
+                    kept.write_part(number, self.compute_features(self.plan.rows_of_part(number)))
                 task.advance()
         runtime.barrier()
         return CachedViewBank(self.bank, self.plan.rows, kept.open_cached_parts(), self.kinds, self.followers)
@@ -111,7 +111,7 @@ class FrozenFeatureCache:
 
         For methods that cluster, copies with permuted values yield about twice as many distinct images as clusters.
         """
-        few = self.compute(self.plan.rows[:_FEW])
+        few = self.compute_features(self.plan.rows[:_FEW])
         number = -(-len(self.plan.rows) // len(few[0]))
         clusters = getattr(self.config, "num_clusters", None)
         others = min(number, -(-2 * clusters // len(few[0]))) if isinstance(clusters, int) else 1
@@ -137,7 +137,7 @@ class FrozenFeatureCache:
                 some = rows[start : start + at_once]
                 yield BatchPlan(some, KeyedRNG(self.config.seed, 0, some), views)
 
-        reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers or 0)
+        reader = None if self.bank.in_memory else self.bank.build_reader(self.config.num_workers or 0)
         was_training = self.method.training
         self.method.eval()
         places = [[n for n, of in enumerate(order) if of == kind] for kind in range(len(self.views))]

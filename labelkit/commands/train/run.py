@@ -14,24 +14,24 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from labelkit import __version__
 from labelkit.commands.common.networks import read_trained_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.common.training_data import serialize_data_info
 from labelkit.commands.train.dry_run import has_pretrained_features, plan_training
 from labelkit.commands.train.reuse import plan_reuse
-from labelkit.commands.train.setup import RunSetup, build_trainer, open_runtime, prepare_training, run_folder
+from labelkit.commands.train.setup import RunSetup, build_trainer, choose_run_folder, prepare_training, set_up_runtime
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.files import read_json_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.methods.spec import MethodSource
 from labelkit.models.weights.files import fingerprint
-from labelkit.options.base import equals_constant, list_legacy_defaults, retired_options
+from labelkit.options.base import equals_constant, list_legacy_defaults, list_retired_options
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
-from labelkit.store.commit import plain_json
-from labelkit.store.embeddings import label_keys
+from labelkit.store.commit import to_plain_json
+from labelkit.store.embeddings import encode_image_set
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.devices import Runtime
-from labelkit.training.method import count_parameters, trainable_names
+from labelkit.training.method import count_parameters, trainable_parameter_names
 from labelkit.training.run_dir import (
     IMAGES_SHA256,
     SPLIT,
@@ -45,8 +45,8 @@ from labelkit.training.saving import gpu_properties
 from labelkit.training.trainer import FitResult, Trainer
 
 
-def warn_of_unused_modules(method: nn.Module, own: MethodSource) -> None:
-    """Warn, after the first step, about modules from the user's own file that have not been called."""
+def warn_of_unused_modules(method: nn.Module, code: MethodSource) -> None:
+    """After the first step, warn about modules from the user's own file that the step has not called."""
     called: set[nn.Module] = set()
     watch = register_module_forward_pre_hook(lambda part, _: called.add(part))
 
@@ -55,9 +55,9 @@ def warn_of_unused_modules(method: nn.Module, own: MethodSource) -> None:
         end.remove()
         for name, part in method.named_modules():
             source = getattr(sys.modules.get(type(part).__module__), "__file__", None)
-            if name and part not in called and source == str(own.path):
+            if name and part not in called and source == str(code.path):
                 current_progress().warning(
-                    f"{own.name}: the first step did not call {name!r} ({type(part).__name__}); unless a later phase "
+                    f"{code.name}: the first step did not call {name!r} ({type(part).__name__}); unless a later phase "
                     "does, labelkit uses its own module under another name (see the guide on custom methods)"
                 )
 
@@ -72,7 +72,7 @@ ENVIRONMENT = "environment.json"
 OWN_CODE = "own_method"
 
 
-def train_method(config: RunConfig) -> SimpleResult:
+def train_method(config: RunConfig) -> CommandResult:
     """Train the method specified by the options.
 
     Returns:
@@ -89,8 +89,8 @@ def train_method(config: RunConfig) -> SimpleResult:
         raise ConfigError("--compile", problem, "Remove --compile.")
     if config.dry_run:
         return plan_training(method_name, config)
-    runtime = open_runtime(config)
-    out = run_folder(config)
+    runtime = set_up_runtime(config)
+    out = choose_run_folder(config)
     run = RunDir(out, writes=runtime.is_main)
     try:
         if runtime.is_main:
@@ -108,13 +108,13 @@ def train_method(config: RunConfig) -> SimpleResult:
             runtime.close()
 
 
-def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -> SimpleResult:
+def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -> CommandResult:
     progress = current_progress()
     options = config.to_yaml_dict(operational=False)
     checkpoint = None
     if config.resume:
         before, (_, written) = list_legacy_defaults(type(config)), read_run_config(run.path)
-        retired = retired_options(type(config)).items()
+        retired = list_retired_options(type(config)).items()
         unchanged = {key for key, value in retired if equals_constant(value, written.get(key, value))}
         allowed = config.resumable_fields | unchanged
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
@@ -127,7 +127,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         if checkpoint is None:
             progress.message(f"{run.path} has no checkpoint yet, so training starts with the first epoch")
         _check_same_data(run, setup)
-        run.extend(method_name, options)
+        run.update_options(method_name, options)
     else:
         run.begin(method_name, options)
     if checkpoint is None:
@@ -174,7 +174,7 @@ def _check_same_data(run: RunDir, setup: RunSetup) -> None:
     if not (run.path / SPLIT).exists():  # the run was killed before training
         return
     saved = read_split(run.path)
-    now = plain_json(setup.prepared.to_json() | {IMAGES_SHA256: setup.bank.digest()})
+    now = to_plain_json(setup.prepared.to_json() | {IMAGES_SHA256: setup.bank.digest()})
     saved.setdefault(IMAGES_SHA256, now[IMAGES_SHA256])  # missing in runs of earlier versions
     if all(saved.get(key) == now[key] for key in ("dataset_digest", "split", IMAGES_SHA256)):
         return
@@ -207,7 +207,7 @@ def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
             "threads": torch.get_num_threads(),
             **gpu_properties(runtime.device),
             **({} if own is None else {OWN_CODE: {"name": own.name, "sha256": [own.sha256]}}),
-            "trained": trainable_names(setup.method),
+            "trained": trainable_parameter_names(setup.method),
         },
     )
 
@@ -219,10 +219,10 @@ def _trained_labels(setup: RunSetup) -> str:
     before = [read_trained_labels(path) for name in ("init_from", "weights") if (path := getattr(config, name, None))]
     if prepared.rows is not None:
         before.append(prepared.rows.store.model.trained_labels)
-    return label_keys((prepared.dataset.sample_ids[row] for row in used), setup.bank.sha256[used], *before)
+    return encode_image_set((prepared.dataset.sample_ids[row] for row in used), setup.bank.sha256[used], *before)
 
 
-def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer, fit: FitResult) -> SimpleResult:
+def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer, fit: FitResult) -> CommandResult:
     method_name = config.command[1]
     last = run.checkpoints / "last.json"
     values: dict[str, object] = {
@@ -246,7 +246,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
     path = run.path / START
     start = {name: float(value) for name, value in read_json_object(path, {}).items()} if path.exists() else {}
     monitor = trainer.monitor
-    worse = None if monitor is None or not fit.finished else monitor.compare(start, fit.metrics)
+    worse = None if monitor is None or not fit.finished else monitor.compare_with_start(start, fit.metrics)
     if worse is not None:
         current_progress().warning(worse)
     elif fit.finished:
@@ -256,7 +256,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         current_progress().message(f"next, embed images with it: {shlex.join(words)}")
     scores = None if monitor is None else monitor.table(fit.metrics)
     if monitor is None or scores is None:
-        return SimpleResult(values, (run.path,), ())
+        return CommandResult(values, (run.path,), ())
     rows: list[list[Cell]] = [[method_name, config.main_dataset, *scores.values, round(fit.seconds, 1)]]
     if start:
         values["search_before_training"] = start
@@ -264,4 +264,4 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         if as_it_was is not None and as_it_was.columns == scores.columns:
             rows.insert(0, ["before training", config.main_dataset, *as_it_was.values, None])
     table = Table(scores.title, ["method", "data", *scores.columns, "seconds"], rows)
-    return SimpleResult(values, (run.path,), (table,))
+    return CommandResult(values, (run.path,), (table,))

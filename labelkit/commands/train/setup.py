@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.initialize import describe_weights, initialize_weights, without_weights
+from labelkit.commands.common.initialize import initialize_weights, remove_weight_sources, report_loaded_weights
 from labelkit.commands.common.training_data import (
     PreparedData,
     choose_eval_images,
@@ -23,25 +23,25 @@ from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
-from labelkit.training.inputs import HeldOutImages, MonitorInputs, RunInputs
+from labelkit.training.inputs import HeldOutImages, MethodInputs, MonitorInputs
 from labelkit.training.method import Method
 from labelkit.training.run_dir import RunDir
 from labelkit.training.trainer import Trainer
 
 
-def open_runtime(config: RunConfig) -> Runtime:
+def set_up_runtime(config: RunConfig) -> Runtime:
     """Set up the device, precision and threads for a training run."""
     return Runtime(
         device=config.device, precision=config.precision, threads=config.threads, deterministic=config.deterministic
     )
 
 
-def run_folder(config: RunConfig) -> Path:
+def choose_run_folder(config: RunConfig) -> Path:
     """Return the run folder: ``--out``, or ``runs/METHOD-DATASET``."""
-    return config.out or Path("runs") / f"{config.command[1]}-{dataset_label(config.main_dataset)}"
+    return config.out or Path("runs") / f"{config.command[1]}-{short_dataset_name(config.main_dataset)}"
 
 
-def dataset_label(dataset: str) -> str:
+def short_dataset_name(dataset: str) -> str:
     """Return a short name for a dataset: its registered name, or the name of its folder or file."""
     return Path(dataset).stem or Path(dataset).resolve().stem
 
@@ -72,8 +72,8 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
             "Pass --num-labels N to hide all labels but N (for an evaluation), or learn from all labels with `labelkit "
             "train supervised`. In a CSV, leave the labels of unlabeled images empty.",
         )
-    info = prepared.info(config.view_size or 0)
-    method = METHODS[method_name].load()(config if fresh else without_weights(config), info)
+    info = prepared.build_data_info(config.view_size or 0)
+    method = METHODS[method_name].load()(config if fresh else remove_weight_sources(config), info)
     labeled = prepared.labels[prepared.labels >= 0]
     if config.learns_from_labels and config.label_kind != "some" and len(np.unique(labeled)) == 1:
         remedy = "Check the labels and the options that select them (--label-split, --num-labels); use at least two "
@@ -81,11 +81,11 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
     if fresh and config.init_from is not None:
         initialize_weights(method, config.init_from)
     else:
-        describe_weights(method.network)
+        report_loaded_weights(method.network)
 
     def bank_of(dataset: ImageDataset, num_neighbors: int = 0) -> ImageBank:
         if prepared.rows is not None:
-            return prepared.rows.bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
+            return prepared.rows.build_bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
         size = method.network.input_spec.size
         bank = ImageBank(dataset, base_size=size, device=runtime.device)
         bank.check_readable(config.max_bad_fraction)
@@ -104,13 +104,13 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
         return prepared.dataset.labels
 
     method.attach(
-        RunInputs(
+        MethodInputs(
             dataset_name=prepared.dataset.name,
             sample_ids=prepared.dataset.sample_ids,
             source=prepared.dataset.source,
             digest=lambda: prepared.objects_digest or prepared.dataset.digest(),
             images_digest=lambda rows: training_bank().digest(rows),
-            folder=run_folder(config),
+            folder=choose_run_folder(config),
             is_new=fresh,
             writes=not config.dry_run,
             show_message=progress.message,
@@ -124,8 +124,8 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
     return RunSetup(prepared, training_bank(), method, held_out)
 
 
-def build_trainer(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
-    """Build the trainer of a run; without a run folder, it writes nothing."""
+def build_trainer(setup: RunSetup, config: RunConfig, runtime: Runtime, run_dir: RunDir | None) -> Trainer:
+    """Build the trainer of a run; it writes nothing if ``run_dir`` is ``None``."""
     prepared, method = setup.prepared, setup.method
     known = MonitorInputs(setup.bank.rows, prepared.dataset.labels, prepared.dataset.sample_ids, setup.held_out)
     return Trainer(
@@ -134,8 +134,8 @@ def build_trainer(setup: RunSetup, config: RunConfig, runtime: Runtime, run: Run
         prepared.labels,
         config,
         runtime,
-        run=run,
-        monitor=method.monitor(known if run is None else replace(known, write_text=run.write_text)),
+        run=run_dir,
+        monitor=method.monitor(known if run_dir is None else replace(known, write_text=run_dir.write_text)),
         message=current_progress().message,
         metadata={"method": config.command[1], **method.network.identity},
     )

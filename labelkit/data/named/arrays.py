@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import ArraySource, ImageDataset, ImageSource, build_numbered_listing
+from labelkit.data.datasets import ArraySource, ImageDataset, ImageSource, build_indexed_dataset
 from labelkit.data.decode import BadImageError, EncodedImage
 from labelkit.data.folders import load_folder
-from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
+from labelkit.data.named.layouts import DatasetSpec, find_dataset_root, read_lines, read_matlab
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 _STL_SIDE: Final = 96
@@ -36,13 +36,13 @@ def _listing(
     ids = [id_format.format(split, i) for split, part in labels.items() for i in range(len(part))]
     splits = np.repeat([split_names.index(split) for split in labels], [len(part) for part in labels.values()])
     joined = np.concatenate(list(labels.values()))
-    return build_numbered_listing(
+    return build_indexed_dataset(
         name, None, ids, joined, splits, source, class_names=class_names, split_names=split_names, **facts
     )
 
 
 def read_digits(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List scikit-learn's 1,797 digit images of 8 x 8 pixels, with their 17 gray levels scaled to 0 to 255.
+    """Read scikit-learn's 1,797 digit images of 8 x 8 pixels, with their 17 gray levels scaled to 0 to 255.
 
     Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits" (UCI, 1998).
     """
@@ -64,7 +64,7 @@ def read_digits(spec: DatasetSpec, data_root: Path, download: bool) -> ImageData
 
 
 def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List CIFAR-10 or CIFAR-100 from its Python files, whose MD5 checksums torchvision verifies.
+    """Read CIFAR-10 or CIFAR-100 from its Python files, whose MD5 checksums torchvision verifies.
 
     A folder ``<name>/{train,test}/<class>/`` of extracted images is accepted as well.
 
@@ -77,7 +77,7 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
         return load_folder(folder, name=spec.name)
     root: Path | None = None
     try:
-        root = find_root(spec, data_root)
+        root = find_dataset_root(spec, data_root)
     except (DatasetAbsent, DatasetIncomplete):
         if not download:
             raise
@@ -91,7 +91,7 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
             problem = f"download from {published.url} failed ({error}); this machine may be offline"
             remedy = f"Download the archive elsewhere and unpack it into {data_root}."
             raise DatasetError(spec.name, problem, remedy) from error
-        root = find_root(spec, data_root)
+        root = find_dataset_root(spec, data_root)
     here = type(published.__name__, (published,), {"base_folder": root.name})
     try:
         parts = {split: here(root.parent, train=split == "train") for split in ("test", "train")}
@@ -104,7 +104,7 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
 
 
 def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List SVHN, house-number images of 32 x 32 pixels with the digits as classes; the files label digit 0 as 10.
+    """Read SVHN, house-number images of 32 x 32 pixels with the digits as classes; the files label digit 0 as 10.
 
     The 531,131 easier images of ``extra_32x32.mat`` are not read: published classification results with few labels
     do not use them.
@@ -151,7 +151,7 @@ class STL10Source:
 
 
 def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List STL-10, including its ``unlabeled`` split if present; classes are the numbers in the files minus 1.
+    """Read STL-10, including its ``unlabeled`` split if present; class numbers are those in the files minus 1.
 
     Images are read one by one; torchvision would read the whole dataset, 3 GB, to list it.
     """

@@ -29,7 +29,7 @@ class BenchmarkClasses:
     new_classes: tuple[int, ...]
     folder_names: tuple[str, ...]
 
-    def check(self, name: str, num_classes: int) -> None:
+    def check_num_classes(self, name: str, num_classes: int) -> None:
         """Raise an error if the number of classes in the data differs from that of the benchmark.
 
         Raises:
@@ -46,7 +46,7 @@ class BenchmarkClasses:
 
 
 @cache
-def benchmark_classes(name: str) -> BenchmarkClasses:
+def read_benchmark_classes(name: str) -> BenchmarkClasses:
     """Read the published lists of old and new classes of a registered dataset.
 
     Raises:
@@ -56,7 +56,7 @@ def benchmark_classes(name: str) -> BenchmarkClasses:
     record = json.loads(path.read_text(encoding="utf-8"))
     folder_names = tuple(record.get("folder_names", ()))
     if "imagenet_classes" in record:
-        whole = benchmark_classes("imagenet_1k").folder_names
+        whole = read_benchmark_classes("imagenet_1k").folder_names
         folder_names = tuple(whole[i] for i in record["imagenet_classes"])
     return BenchmarkClasses(
         source=record["source"],

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.cache import cache_folder, read_arrays, write_arrays
-from labelkit.data.datasets import ImageDataset, build_numbered_listing
+from labelkit.data.datasets import ImageDataset, build_indexed_dataset
 from labelkit.data.decode import EncodedImage
 from labelkit.data.named import scenes
 from labelkit.data.named.layouts import DatasetSpec
@@ -47,14 +47,14 @@ class GeneratedSource:
     masks: bool
 
     def read(self, index: int) -> Any:
-        """Return the image at ``index``, of 64 x 64 pixels, or its (64, 64) mask."""
+        """Return the 64 x 64 image at ``index`` or, if ``masks``, its (64, 64) mask."""
         block, place = divmod(int(self.numbers[index]), _BLOCK)
         images, masks = _read_block(self.source, int(self.splits[index]), block)
         return masks[place].copy() if self.masks else EncodedImage(images[place])
 
 
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List a generated dataset without drawing its images; see ``DatasetSpec.reader``.
+    """Return a generated dataset without drawing its images; see ``DatasetSpec.reader``.
 
     Image i of a split is the same for any number of images.
     """
@@ -70,9 +70,9 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
     splits, numbers = (np.array(column, dtype=np.int64) for column in list(zip(*rows, strict=True))[1:])
     labels = np.full(len(rows), -1, dtype=np.int64)
     if source == scenes.OBJECTS:
-        labels = np.array([scenes.scene_label(SEED, split, number) for _, split, number in rows], dtype=np.int64)
+        labels = np.array([scenes.find_scene_label(SEED, split, number) for _, split, number in rows], dtype=np.int64)
     present, places = np.unique(splits, return_inverse=True)
-    return build_numbered_listing(
+    return build_indexed_dataset(
         spec.name,
         None,
         [name for name, _, _ in rows],

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, build_class_table, build_numbered_listing
+from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, build_class_table, build_indexed_dataset
 from labelkit.data.decode import IMAGE_SUFFIXES
-from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.named.benchmark_classes import read_benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.files import read_bytes
 from labelkit.formatting import join_first_few
@@ -24,7 +24,7 @@ from labelkit.formatting import join_first_few
 
 @dataclass(frozen=True)
 class ImageCount:
-    """Published number of images, or the range that a rounded published number covers.
+    """Published number of images, or the range of numbers that are rounded to the published one.
 
     Attributes:
         low: smallest matching number.
@@ -100,7 +100,7 @@ class DatasetSpec:
         return f"{' or '.join(f'{name}/' for name in self.folders)} with {', '.join(self.files)}".replace("|", " or ")
 
     def load(self, data_root: Path, download: bool = False) -> ImageDataset:
-        """List the dataset in the data root; with ``download``, download it first if missing and supported.
+        """Load the dataset from the data root; with ``download``, download it first if missing and supported.
 
         Raises:
             DatasetAbsent, DatasetIncomplete: it is missing, not unpacked, or lacks listed files.
@@ -110,7 +110,7 @@ class DatasetSpec:
         read: Callable[..., ImageDataset] = getattr(import_module(f"labelkit.data.{module}"), function)
         if self.made or self.can_download:
             return read(self, data_root, download)
-        root = find_root(self, data_root)
+        root = find_dataset_root(self, data_root)
         try:
             return read(self, root)
         except (KeyError, ValueError, IndexError) as error:
@@ -123,12 +123,12 @@ class DatasetSpec:
         fetch = self.fetch or f"Download {' and '.join(self.archives)} from {self.source_url} and unpack it into"
         return f"{fetch} {data_root}; labelkit does not download this dataset."
 
-    def missing_files(self, folder: Path) -> list[str]:
-        """Return the required files missing from a folder, naming each by the first of its alternative names."""
+    def find_missing_files(self, folder: Path) -> list[str]:
+        """Find the required files missing from a folder; return the first of the alternative names of each."""
         return [names[0] for names in self.required_files if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:
-        """Return whether a folder contains this dataset rather than another one with the same files."""
+        """Return whether a folder contains this dataset rather than another with the same file names."""
         if not self.fewest_class_folders:
             return True
         try:
@@ -136,7 +136,7 @@ class DatasetSpec:
                 names = {entry.name.removesuffix(".tar") for entry in entries}
         except OSError:
             return False
-        return len(names.intersection(benchmark_classes(self.name).folder_names)) >= self.fewest_class_folders
+        return len(names.intersection(read_benchmark_classes(self.name).folder_names)) >= self.fewest_class_folders
 
 
 class ListedImage(NamedTuple):
@@ -147,8 +147,8 @@ class ListedImage(NamedTuple):
     split: int
 
 
-def find_root(spec: DatasetSpec, data_root: Path) -> Path:
-    """Find the folder of a registered dataset under the data root.
+def find_dataset_root(spec: DatasetSpec, data_root: Path) -> Path:
+    """Find the root folder of a registered dataset in the data root.
 
     It may be in the data root or in ``<data root>/<name>/``, or be one of these folders itself.
 
@@ -159,7 +159,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     named = [base / folder for base in (data_root, data_root / spec.name) for folder in spec.folders]
     places = list(dict.fromkeys((*named, data_root / spec.name, data_root)))
     for place in places:
-        if place.is_dir() and not spec.missing_files(place) and spec.is_dataset_folder(place):
+        if place.is_dir() and not spec.find_missing_files(place) and spec.is_dataset_folder(place):
             return place
     needs = ", ".join(names[0] for names in spec.required_files)
     for archive in (place / name for place in places for name in spec.archives):
@@ -170,8 +170,8 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     begun = any(_exists(data_root, name) for name in spec.required_files[0]) and spec.is_dataset_folder(data_root)
     started = [place for place in places if place.is_dir() and (place != data_root or begun)]
     if started:
-        nearest = min(started, key=lambda place: len(spec.missing_files(place)))
-        if not (missing := spec.missing_files(nearest)):
+        nearest = min(started, key=lambda place: len(spec.find_missing_files(place)))
+        if not (missing := spec.find_missing_files(nearest)):
             return nearest  # its folders exist, so reading them will find the fault
         problem = f"expected {needs}; missing: {', '.join(missing)}"
         raise DatasetIncomplete(str(nearest), problem, spec.remedy(data_root))
@@ -180,15 +180,15 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     raise DatasetAbsent(spec.name, problem, spec.remedy(data_root))
 
 
-def build_named_listing(
+def build_registered_dataset(
     spec: DatasetSpec, root: Path, listed: Sequence[ListedImage], class_names: Sequence[str] = ()
 ) -> ImageDataset:
-    """Build the listing of a registered dataset from its official lists; see ``list_files``."""
+    """Build a registered dataset from its official image lists; see ``build_listed_dataset``."""
     splits, remedy = tuple(spec.num_images), spec.remedy(root.parent)
-    return list_files(spec.name, root, listed, class_names=class_names, split_names=splits, remedy=remedy)
+    return build_listed_dataset(spec.name, root, listed, class_names=class_names, split_names=splits, remedy=remedy)
 
 
-def list_files(
+def build_listed_dataset(
     name: str,
     root: Path,
     listed: Sequence[ListedImage],
@@ -216,39 +216,39 @@ def list_files(
         found = Counter(row.split for row in listed if row.sample_id not in missing_ids)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
         expected_of = {split: ImageCount(expected[i]) for i, split in enumerate(split_names)}
-        problem = f"{compare_counts(found_of, expected_of)}; missing: {join_first_few(missing)}"
+        problem = f"{describe_counts(found_of, expected_of)}; missing: {join_first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     numbers, parts, source = np.array(labels, np.int64), np.array(splits, np.int64), FileSource(root, names)
-    facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "listed": True}
-    return build_numbered_listing(name, root, names, numbers, parts, source, **facts)
+    facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "in_published_order": True}
+    return build_indexed_dataset(name, root, names, numbers, parts, source, **facts)
 
 
 def attach_masks(
     dataset: ImageDataset,
-    mask_of: Callable[[str], str],
-    meaning: Mapping[int, int],
+    find_mask: Callable[[str], str],
+    mapping: Mapping[int, int],
     mask_classes: Sequence[str],
     remedy: str,
 ) -> ImageDataset:
     """Add mask files to a dataset whose images are files under its root.
 
-    ``mask_of`` maps a sample id to its mask file, relative to the root; ``meaning`` maps pixel values to classes, and
-    other values are errors; ``remedy`` is shown if masks are missing.
+    ``find_mask`` maps an id to its mask file, relative to the root; ``mapping`` maps pixel values to classes;
+    other values are errors. ``remedy`` is shown if masks are missing.
 
     Raises:
         DatasetIncomplete: images have no mask.
     """
     root = dataset.root
     assert root is not None
-    files = tuple(mask_of(sample_id) for sample_id in dataset.sample_ids)
+    files = tuple(find_mask(sample_id) for sample_id in dataset.sample_ids)
     if missing := _missing(root, files):
         problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {join_first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
-    return replace(dataset, masks=FileMasks(root, files, build_class_table(meaning)), mask_classes=tuple(mask_classes))
+    return replace(dataset, masks=FileMasks(root, files, build_class_table(mapping)), mask_classes=tuple(mask_classes))
 
 
 def list_images(root: Path, folder: str) -> list[str]:
-    """Return the paths, relative to ``root``, of the image files in one folder, in no particular order.
+    """List the image files in one folder by their paths relative to ``root``, in no particular order.
 
     Raises:
         DatasetError: the folder cannot be listed.
@@ -260,8 +260,8 @@ def list_images(root: Path, folder: str) -> list[str]:
         raise DatasetError(str(root / folder), problem, "Check the permissions of this folder.") from error
 
 
-def list_class_folders(folder: Path, names: Collection[str] | None = None) -> dict[str, list[str]]:
-    """Return the image files in each class folder, following symbolic links, in no particular order.
+def list_images_by_class(folder: Path, names: Collection[str] | None = None) -> dict[str, list[str]]:
+    """List the image files in each class folder, following symbolic links, in no particular order.
 
     If ``names`` is set, all other folders count as empty.
 
@@ -278,7 +278,7 @@ def list_class_folders(folder: Path, names: Collection[str] | None = None) -> di
     return {name: [file for file in listed if _is_image(file)] for name, listed in files.items()}
 
 
-def read_table(path: Path) -> dict[str, str]:
+def read_key_value_file(path: Path) -> dict[str, str]:
     """Read a text file of ``<key> <value>`` lines, where the value may contain spaces.
 
     Raises:
@@ -330,7 +330,7 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
     return [np.atleast_1d(content[name]) for name in variables]
 
 
-def compare_counts(found: Mapping[str, int], expected: Mapping[str, ImageCount]) -> str:
+def describe_counts(found: Mapping[str, int], expected: Mapping[str, ImageCount]) -> str:
     """Describe expected and found image counts, such as ``train: expected 5,994 images, found 12; test: ...``."""
     return "; ".join(
         f"{split}: expected {count} images, found {found.get(split, 0):,}" for split, count in expected.items()

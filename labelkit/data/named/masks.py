@@ -15,9 +15,9 @@ from labelkit.data.named.layouts import (
     DatasetSpec,
     ListedImage,
     attach_masks,
-    build_named_listing,
-    list_class_folders,
+    build_registered_dataset,
     list_images,
+    list_images_by_class,
     read_lines,
 )
 from labelkit.errors import DatasetError, DatasetIncomplete
@@ -78,7 +78,7 @@ def _with_masks(
 ) -> ImageDataset:
     """List the images of each split, in the order of the splits, with their masks; see ``attach_masks``."""
     rows = [ListedImage(name, -1, split) for split, part in enumerate(images) for name in part]
-    dataset = build_named_listing(spec, root, rows)
+    dataset = build_registered_dataset(spec, root, rows)
     return attach_masks(dataset, mask_of, meaning, tuple(classes), spec.remedy(root.parent))
 
 
@@ -88,7 +88,7 @@ def _png_in(images: str, masks: str) -> Callable[[str], str]:
 
 
 def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List CamVid (11 classes; value 11 is ignored) from image and mask folders or the SegNet tutorial's layout."""
+    """Read CamVid (11 classes; value 11 is ignored) from image and mask folders or the SegNet tutorial's layout."""
     nested = (root / "train/masks").is_dir()
     folders = [f"{split}/images" if nested else split for split in spec.num_images]
 
@@ -99,14 +99,14 @@ def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_coco_stuff_27(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List COCO-Stuff with its 27 supercategories; masks store label numbers minus 1, and 255 is ignored."""
+    """Read COCO-Stuff with its 27 supercategories; masks store label numbers minus 1, and 255 is ignored."""
     images = [list_images(root, f"images/{split}2017") for split in spec.num_images]
     meaning = {label - 1: i for i, labels in enumerate(COCO_STUFF_CLASSES.values()) for label in labels}
     return _with_masks(spec, root, images, _png_in("images/", "annotations/"), meaning, COCO_STUFF_CLASSES)
 
 
 def read_ade20k(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List ADE20K with the 150 scored classes; a class is the pixel value minus 1, and value 0 is ignored."""
+    """Read ADE20K with the 150 scored classes; a class is the mask value minus 1, and value 0 is ignored."""
     names = [line.split("\t")[-1].strip() for line in read_lines(root / "objectInfo150.txt")[1:] if line]
     if not 0 < len(names) < IGNORE:
         raise ValueError(f"objectInfo150.txt lists {len(names)} classes after its first line")
@@ -116,11 +116,11 @@ def read_ade20k(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List Cityscapes with its 19 classes, ignoring the values that the benchmark does not score."""
+    """Read Cityscapes with its 19 classes, ignoring the values that the benchmark does not score."""
     images = [
         [
             f"leftImg8bit/{split}/{city}/{file}"
-            for city, files in list_class_folders(root / "leftImg8bit" / split).items()
+            for city, files in list_images_by_class(root / "leftImg8bit" / split).items()
             for file in files
         ]
         for split in spec.num_images
@@ -134,14 +134,14 @@ def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List the VOC 2012 images that have a segmentation mask; object borders (255) are ignored."""
+    """Read the list of VOC 2012 images with a segmentation mask; object borders (255) are ignored."""
     images = [[f"JPEGImages/{i}.jpg" for i in read_lines(root / need[0]) if i] for need in spec.required_files[:2]]
     mask_of = _png_in("JPEGImages/", "SegmentationClass/")
     return _with_masks(spec, root, images, mask_of, {i: i for i in range(len(VOC_CLASSES))}, VOC_CLASSES)
 
 
 def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List DAVIS 2017 at 480p, with one folder per video and masks in which its objects are numbered from 1."""
+    """Read DAVIS 2017 at 480p, with one folder per video and masks in which its objects are numbered from 1."""
     images: list[list[str]] = []
     for (path,) in spec.required_files[:2]:
         films = list(filter(None, read_lines(root / path)))
@@ -158,7 +158,7 @@ _PRESENCE: Final = {"1": 1, "-1": 0, "0": -1}  # 0: only in objects marked as di
 
 
 def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List VOC 2007 for multi-label classification; ``presence`` states which classes each image contains."""
+    """Read VOC 2007 for multi-label classification; ``presence`` states which classes each image contains."""
     presence: dict[str, list[int]] = {}
     rows: list[ListedImage] = []
     for split, ending in enumerate(("trainval", "test")):
@@ -169,7 +169,7 @@ def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
         for image in columns[0]:
             presence[f"JPEGImages/{image}.jpg"] = [column[image] for column in columns]
             rows.append(ListedImage(f"JPEGImages/{image}.jpg", -1, split))
-    dataset = build_named_listing(spec, root, rows)
+    dataset = build_registered_dataset(spec, root, rows)
     values = np.array([presence[sample_id] for sample_id in dataset.sample_ids], dtype=np.int8)
     return replace(dataset, presence=values, presence_classes=_CLASSES)
 

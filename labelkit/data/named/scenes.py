@@ -66,8 +66,8 @@ class _Shape:
     bits: NDArray[np.bool_]  # (7, 7)
 
 
-def scene_generator(seed: int, split: int, source: int, index: int) -> np.random.Generator:
-    """Return the random generator used for one generated image."""
+def build_scene_generator(seed: int, split: int, source: int, index: int) -> np.random.Generator:
+    """Build the random number generator for one generated image."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, split, source, index])))
 
 
@@ -80,7 +80,7 @@ def draw_scene(seed: int, split: int, source: int, index: int) -> Scene:
         source: ``OBJECTS`` (one large object), ``SCENES`` (one to four) or ``DIGITS`` (one to three digits).
         index: number of the image, >= 0.
     """
-    generator = scene_generator(seed, split, source, index)
+    generator = build_scene_generator(seed, split, source, index)
     canvas = _draw_background(generator)
     if source == DIGITS:
         return _with_digits(_downsample(canvas), generator, split)
@@ -89,9 +89,9 @@ def draw_scene(seed: int, split: int, source: int, index: int) -> Scene:
     return Scene(_add_noise(_downsample(canvas), generator), mask, instance)
 
 
-def scene_label(seed: int, split: int, index: int) -> int:
-    """Return the class in [0, 6) of an image from the source ``OBJECTS`` without drawing it."""
-    generator = scene_generator(seed, split, OBJECTS, index)
+def find_scene_label(seed: int, split: int, index: int) -> int:
+    """Find the class in [0, 6) of an image from the source ``OBJECTS`` without drawing the image."""
+    generator = build_scene_generator(seed, split, OBJECTS, index)
     # skip the draws of the background, one number per quantity: two colors and a grid, then strokes
     generator.random(6 + 16)
     generator.random(len(_STROKE_LOW) * int(generator.integers(*_STROKES)))
@@ -104,7 +104,7 @@ def draw_video(seed: int, split: int, index: int) -> list[Scene]:
     Returns:
         ``NUM_FRAMES`` frames; an object has the same ``instance`` in all of them.
     """
-    generator = scene_generator(seed, split, VIDEOS, index)
+    generator = build_scene_generator(seed, split, VIDEOS, index)
     background = _draw_background(generator)
     shapes = _draw_shapes(generator, SCENES)
     motions = [(generator.uniform(-2, 2, 2), generator.uniform(-0.15, 0.15)) for _ in shapes]
@@ -175,7 +175,6 @@ def _window(x: float, y: float, reach: float) -> tuple[slice, slice, Floats, Flo
 
 
 def _draw_shapes(generator: np.random.Generator, source: int) -> list[_Shape]:
-    """Draw steps 3 and 4 for the sources that show shapes."""
     count = 1 if source == OBJECTS else int(generator.integers(1, 5))
     shapes: list[_Shape] = []
     for _ in range(count):
@@ -270,12 +269,10 @@ _TEXTURE: Final[tuple[Callable[[Floats, Floats, _Shape], NDArray[np.bool_] | Flo
 
 
 def _downsample(canvas: Floats) -> Floats:
-    """Average every 2 x 2 pixels."""
     return np.asarray(canvas.reshape(SIDE, 2, SIDE, 2, 3).mean(axis=(1, 3)))
 
 
 def _add_noise(image: Floats, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Apply step 5: noise, and rounding to bytes."""
     noisy = image + generator.normal(0, _NOISE, image.shape)
     return np.rint(np.clip(noisy, 0, 1) * 255).astype(np.uint8)
 
@@ -296,7 +293,6 @@ def _digits(split: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
 
 
 def _with_digits(image: Floats, generator: np.random.Generator, split: int) -> Scene:
-    """Draw steps 3 to 5 for the source that shows digits."""
     silhouettes, values = _digits(split)
     mask = np.zeros((SIDE, SIDE), dtype=np.uint8)
     instance = np.zeros_like(mask)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.data.center_crop import center_boxes, resized_boxes, resized_shape
+from labelkit.data.center_crop import compute_center_boxes, compute_resized_shapes, compute_source_boxes
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import PairPlan, ViewSpec
 
@@ -17,27 +17,27 @@ _AREA_DRAWS: Final = 2 * _AREA_TRIES + 2
 MAX_DRAWS: Final = 50
 
 
-def crop_boxes(
-    spec: ViewSpec, heights: ArrayLike, widths: ArrayLike, draws: KeyedRNG, view: int, draw: int = 0
+def draw_crop_boxes(
+    spec: ViewSpec, heights: ArrayLike, widths: ArrayLike, draws: KeyedRNG, view: int, attempt: int = 0
 ) -> NDArray[np.float64]:
-    """Draw one view's crop box for each original image, independently of other views.
+    """Draw the crop box of one view for each original image, independently of other views.
 
     Heights and widths are (b,), in pixels of the originals, as are the boxes, (b, 4) float64 left, top, right, bottom.
-    ``draw`` is the number of the attempt, if boxes are drawn repeatedly.
+    ``attempt`` is the number of the attempt, if boxes are drawn repeatedly.
     """
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
     count = _AREA_DRAWS if spec.area_range is not None else 2 if spec.crop == "random" else 0
-    purpose = f"crop {draw}" if draw else "crop"
+    purpose = f"crop {attempt}" if attempt else "crop"
     u = draws.uniform(view, purpose, count).astype(np.float64) if count else np.zeros((len(h), 0))
     if spec.area_range is not None:
         return _area_boxes(spec, h, w, u)
     if spec.crop == "center":
-        return center_boxes(spec.size, spec.resized_side, h, w)
-    rows, columns = resized_shape(spec.resized_side, h, w)
+        return compute_center_boxes(spec.size, spec.resized_side, h, w)
+    rows, columns = compute_resized_shapes(spec.resized_side, h, w)
     # as in torchvision, offsets are whole pixels
     top = np.floor(u[:, 0] * (rows - spec.size + 1))
     left = np.floor(u[:, 1] * (columns - spec.size + 1))
-    return resized_boxes(spec.size, top, left, h / rows, w / columns)
+    return compute_source_boxes(spec.size, top, left, h / rows, w / columns)
 
 
 def sample_crop_boxes(
@@ -49,13 +49,13 @@ def sample_crop_boxes(
     """Sample crop boxes for all views in order, since some must overlap earlier ones.
 
     ``sizes`` are (b,) heights and (b,) widths of the originals in pixels, ``partner_sizes`` those of the images of
-    views that show a partner. The boxes of a view are as in :func:`crop_boxes`, in pixels of the image that it shows.
+    views that show a partner. The boxes of a view are as in :func:`draw_crop_boxes`, in pixels of the image it shows.
     """
     made: list[NDArray[np.float64]] = []
     for number, spec in enumerate(views):
         heights, widths = (np.asarray(side) for side in (partner_sizes if spec.shows_partner else sizes))
         source = spec.find_source_view(number) if spec.box_as is None else spec.box_as
-        boxes = crop_boxes(spec, heights, widths, draws, source)
+        boxes = draw_crop_boxes(spec, heights, widths, draws, source)
         if spec.anchors:
             anchors = [made[anchor] for anchor in spec.anchors]
             boxes = _overlapping_boxes(spec, boxes, anchors, sizes, draws, source)
@@ -106,14 +106,14 @@ def box_to_image_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths
 def replace_paired_boxes(
     boxes: NDArray[np.float64], pairs: PairPlan | None, view: int, heights: ArrayLike, widths: ArrayLike
 ) -> NDArray[np.float64]:
-    """Replace the random boxes (b, 4) of images that have a match by the boxes of that match, in pixels."""
+    """Replace the random boxes (b, 4) of images that have a match with the boxes of that match, in pixels."""
     if pairs is None or view > 1:
         return boxes
     sides = np.stack([np.asarray(side, dtype=np.float64) for side in (widths, heights, widths, heights)], axis=1)
     return np.where((pairs.links >= 0)[:, None], (pairs.boxes[:, view] + 1) / 2 * sides, boxes)
 
 
-def overlap_areas(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+def compute_overlap_areas(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the overlap area (b,) of each pair of boxes (b, 4); 0 if they do not overlap."""
     low, high = np.maximum(first[:, :2], second[:, :2]), np.minimum(first[:, 2:], second[:, 2:])
     return np.asarray(np.prod(np.clip(high - low, 0, None), axis=1), dtype=np.float64)
@@ -137,8 +137,8 @@ def _overlapping_boxes(
     left = np.arange(len(boxes))
     for draw in range(MAX_DRAWS):
         if draw:
-            boxes[left] = crop_boxes(spec, heights[left], widths[left], draws.subset(left), view, draw)
-        fits = [overlap_areas(boxes[left], anchor[left]) >= smallest[left] for anchor in anchors]
+            boxes[left] = draw_crop_boxes(spec, heights[left], widths[left], draws.subset(left), view, draw)
+        fits = [compute_overlap_areas(boxes[left], anchor[left]) >= smallest[left] for anchor in anchors]
         left = left[~np.all(fits, axis=0)]
         if not len(left):
             return boxes

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.data.batch import array_to_device, move_to_device
+from labelkit.data.batch import array_to_device, move_arrays_to_device
 
 GRAY_WEIGHTS: Final = (0.2989, 0.587, 0.114)
 
@@ -72,7 +72,7 @@ def adjust_hue(images: Tensor, shifts: Tensor) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, sigmas: Tensor, kernel: int) -> Tensor:
-    """Blur images (b, c, h, w) with a separate Gaussian per sample and reflection at the edges.
+    """Blur images (b, c, h, w) with a different Gaussian kernel for each image and reflection at the edges.
 
     ``sigmas`` (b,) are standard deviations in pixels, > 0; ``kernel`` is an odd width, at most twice the shorter side.
     """
@@ -94,10 +94,10 @@ def solarize(images: Tensor, thresholds: float | Tensor) -> Tensor:
 
 
 def jitter_colors(
-    images: Tensor, strengths: tuple[float, float, float, float], u: NDArray[np.float32], rows: NDArray[np.int64]
+    images: Tensor, strengths: tuple[float, float, float, float], uniform: NDArray[np.float32], rows: NDArray[np.int64]
 ) -> Tensor:
-    """Apply color jitter to selected images, with independent factors and operation order for each image."""
-    orders = _JITTER_ORDERS[np.minimum((u[rows, 4] * 24).astype(np.int64), 23)]
+    """Apply color jitter to selected images, with independent factors and order of operations for each image."""
+    orders = _JITTER_ORDERS[np.minimum((uniform[rows, 4] * 24).astype(np.int64), 23)]
     operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     planned, arrays = [], []
     for position in range(4):
@@ -106,10 +106,10 @@ def jitter_colors(
             if strength == 0 or not len(chosen):
                 continue
             center, low = (0.0, -strength) if operation is adjust_hue else (1.0, max(0.0, 1 - strength))
-            values = low + (center + strength - low) * u[chosen, number]
+            values = low + (center + strength - low) * uniform[chosen, number]
             planned.append(operation)
             arrays += [chosen, values.astype(np.float32)]
-    sent = move_to_device(arrays, images.device)
+    sent = move_arrays_to_device(arrays, images.device)
     for operation, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
         images[at] = operation(images[at], amounts)
     return images
@@ -130,10 +130,10 @@ OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def choose_operations(
+def sample_operations(
     uniform: NDArray[np.float32], pool: Pool
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
-    """Draw RandAugment operations and their strengths from (b, 2 n) numbers in [0, 1).
+    """Sample RandAugment operations and their strengths, using uniform random numbers (b, 2 n) in [0, 1).
 
     Returns:
         (b, n) numbers of operations, (b, n) strengths in [0, 1), and the names of the operations by number.
@@ -144,7 +144,7 @@ def choose_operations(
     return chosen, uniform[:, n:].astype(np.float64), names
 
 
-def geometric_matrices(
+def compose_geometric_maps(
     chosen: NDArray[np.int64], strengths: NDArray[np.float64], names: tuple[str, ...]
 ) -> NDArray[np.float64]:
     """Compose the geometric operations of each image into one affine map (b, 2, 3) in normalized coordinates."""
@@ -173,7 +173,7 @@ def geometric_matrices(
 def apply_color_operations(
     images: Tensor, chosen: NDArray[np.int64], strengths: NDArray[np.float64], names: tuple[str, ...]
 ) -> Tensor:
-    """Apply the nongeometric operations drawn by ``choose_operations``, in order.
+    """Apply the nongeometric operations drawn by ``sample_operations``, in order.
 
     Images are (b, c, h, w) float32 in [0, 1], and are changed in place.
     """
@@ -185,21 +185,21 @@ def apply_color_operations(
                 continue
             planned.append(name)
             arrays += [rows, strengths[rows, place].astype(np.float32)]
-    sent = move_to_device(arrays, images.device)
+    sent = move_arrays_to_device(arrays, images.device)
     for name, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
         images[at] = _apply_tone_operation(name, images[at], amounts[:, None, None, None]).clamp_(0, 1)
     return images
 
 
-def cut_out(images: Tensor, uniform: NDArray[np.float32], largest: float, fill: float) -> Tensor:
+def cut_out(images: Tensor, uniform: NDArray[np.float32], max_side: float, fill: float) -> Tensor:
     """Paint a square of value ``fill`` at a random position over each image (Cutout), clipped at the border.
 
     Images are (b, c, h, w) float32, changed in place; ``uniform`` (b, 3) in [0, 1) determines side and center. Sides up
-    to ``largest``, a fraction of the image's side, are equally likely.
+    to ``max_side``, a fraction of the image's side, are equally likely.
     """
     draws = array_to_device(uniform, images.device)
     height, width = images.shape[-2:]
-    half = draws[:, 0, None] * largest * width / 2
+    half = draws[:, 0, None] * max_side * width / 2
 
     def covered(length: int, center: Tensor) -> Tensor:
         middle = torch.arange(length, device=images.device) + 0.5

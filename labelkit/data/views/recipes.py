@@ -23,7 +23,7 @@ StoredRecipe = Literal["crop", "box", "color", "digits"]
 _SMALL_IMAGE: Final = 64
 
 
-def blur_kernel_for(size: int) -> int:
+def blur_kernel_size(size: int) -> int:
     """Return the odd blur kernel size nearest to a tenth of the image size (23 for 224, 3 for 32)."""
     return max(2 * round((0.1 * size - 1) / 2) + 1, 1)
 
@@ -37,7 +37,7 @@ def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028
 
 
 def plain_view(size: int) -> ViewSpec:
-    """Return the test view for images of unknown kind: the whole image if it is small, otherwise its center."""
+    """Return the test view for images of unknown kind: small images are shown whole, others are center-cropped."""
     return test_view(size, "digits" if size <= _SMALL_IMAGE else "generic")
 
 
@@ -45,7 +45,6 @@ test_view.__test__ = False  # type: ignore[attr-defined] # keeps pytest from col
 
 
 def _digit_view(size: int, **moves: Any) -> ViewSpec:
-    """Return a view of a digit, with black padding."""
     return ViewSpec(size, interpolation="bilinear", padding="zeros", **moves)
 
 
@@ -58,7 +57,7 @@ def weak_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
 
 def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
     """Return FlipClass's strong view for digits, fine-grained photos or generic photos."""
-    kernel = blur_kernel_for(size)
+    kernel = blur_kernel_size(size)
     if domain == "digits":
         moved = _digit_view(size, zoom_range=(1.0, 1.67), shift_px=2 * size / 32, rotation_rad=0.2)
         return replace(moved, blur_prob=0.5, blur_kernel=kernel, brightness_range=(0.6, 1.4))
@@ -101,7 +100,7 @@ def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool
     )
     if recipe != "mocov2":
         return view
-    kernel = blur_kernel_for(size)
+    kernel = blur_kernel_size(size)
     return replace(view, jitter_prob=0.8 * color, jitter=(0.4, 0.4, 0.4, 0.1), blur_prob=0.5, blur_kernel=kernel)
 
 
@@ -115,7 +114,7 @@ def siamese_views(
     gray: float,
     blur: float,
 ) -> tuple[ViewSpec, ViewSpec]:
-    """Return the two views of SimCLR, each part of which is optional (CoTAP, App. B.1).
+    """Return the two views of SimCLR, each step of which is optional (CoTAP, App. B.1).
 
     The crop is a random box for each view, the same box for both, or the whole image; ``scale`` is the fraction of the
     image's area in a box. The other numbers are probabilities: of a horizontal flip, of color jitter of strength 0.5
@@ -129,12 +128,12 @@ def siamese_views(
         jitter=(0.4, 0.4, 0.4, 0.1),
         gray_prob=gray,
         blur_prob=blur,
-        blur_kernel=blur_kernel_for(size),
+        blur_kernel=blur_kernel_size(size),
     )
     return view, replace(view, box_as=0) if crop == "same" else view
 
 
-def crop_views(
+def multi_crop_views(
     sizes: tuple[int, int],
     num_local: int,
     recipe: DenseRecipe,
@@ -166,7 +165,7 @@ def crop_views(
             jitter=(0.4, 0.4, 0.2, 0.1),
             gray_prob=0.2 * colors,
             blur_prob=blur if recipe != "none" else 0.0,
-            blur_kernel=blur_kernel_for(size),
+            blur_kernel=blur_kernel_size(size),
             solarize_prob=solarize * colors if recipe == "dino" else 0.0,
         )
 

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from labelkit.algorithms.homographies import (
     crop_homographies,
-    mirrored,
+    flip_homographies,
     perspective_homographies,
     rotation_homographies,
     zoom_homographies,
 )
-from labelkit.data.batch import move_to_device
-from labelkit.data.center_crop import Interpolation, resized_side
+from labelkit.data.batch import move_arrays_to_device
+from labelkit.data.center_crop import Interpolation, compute_resized_side
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.colors import Pool
 
@@ -69,7 +69,7 @@ class Normalize:
         if len(set(self.mean)) == 1 and len(set(self.std)) == 1:
             return (images - self.mean[0]).div_(self.std[0])
         numbers = [np.array(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std)]
-        mean, std = move_to_device(numbers, images.device)
+        mean, std = move_arrays_to_device(numbers, images.device)
         return (images - mean).div_(std)
 
 
@@ -167,10 +167,10 @@ class ViewSpec:
     @property
     def resized_side(self) -> int:
         """Return the size in pixels of the shorter side before the square crop."""
-        return resized_side(self.size, self.resize_ratio)
+        return compute_resized_side(self.size, self.resize_ratio)
 
     def find_source_view(self, number: int) -> int:
-        """Return the number of the view whose random numbers determine the box and affine map of view ``number``."""
+        """Return which view's random numbers determine the crop box and affine map of view ``number``."""
         return number if self.follows is None else number - 1
 
     @property
@@ -214,8 +214,8 @@ class ViewSpec:
         )
 
 
-def pair_homographies(transform: PairTransform, draws: KeyedRNG, view: int) -> NDArray[np.float64]:
-    """Draw homographies that map the first views of a batch to its second views, which have the number ``view``.
+def draw_pair_homographies(transform: PairTransform, draws: KeyedRNG, view: int) -> NDArray[np.float64]:
+    """Draw homographies that map the first views of a batch to its second views, whose number is ``view``.
 
     Returns:
         (b, 3, 3) float64, from normalized coordinates of the first views to those of the second ones.
@@ -226,7 +226,7 @@ def pair_homographies(transform: PairTransform, draws: KeyedRNG, view: int) -> N
     for number, kind in enumerate(transform.kinds):
         rows = np.flatnonzero(chosen == number)
         made[rows] = _homographies_of(kind, u[rows, 1:9])
-    return np.where((u[:, 9] < transform.hflip)[:, None, None], mirrored(made), made)
+    return np.where((u[:, 9] < transform.hflip)[:, None, None], flip_homographies(made), made)
 
 
 def _homographies_of(kind: PairKind, u: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -266,8 +266,8 @@ class PairPlan:
 
 
 class Pairing(Protocol):
-    """Protocol for rules that decide which images the second views show."""
+    """Protocol for rules that determine which images the second views show."""
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
-        """Return the plan for a batch; each image's entry depends only on its row and key, the seed and the epoch."""
+        """Plan the pairs of a batch; each image's entry depends only on its row and key, the seed and the epoch."""
         ...

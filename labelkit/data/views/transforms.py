@@ -2,9 +2,9 @@
 
 A view is made in three stages, each with random numbers keyed by seed, epoch, sample and view:
     1. a box of the original is resized to ``size x size``     ``boxes``, ``crop_and_resize``
-    2. zoom, shift, rotation, flip: one affine map             ``view_matrices``
+    2. zoom, shift, rotation, flip: one affine map             ``draw_view_maps``
        and, for a second view that follows a first, a homography  ``spec``
-    3. jitter, grayscale, blur, solarize on tensors, per sample  ``change_colors``
+    3. jitter, grayscale, blur, solarize on tensors, per sample  ``augment_colors``
 RandAugment adds to 2 and 3 (``colors``), Cutout comes last. Images in memory go through 1 and 2 in one
 interpolation, in batches on the training device. Images from files go through 1 one by one, with an antialiased resize,
 in the process that decodes them. ``recipes`` has the parameters of each method; operations and their parameters are
@@ -25,30 +25,30 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor
 
-from labelkit.data.batch import ViewGeometry, array_to_device, move_to_device
+from labelkit.data.batch import ViewGeometry, array_to_device, move_arrays_to_device
 from labelkit.data.center_crop import RESAMPLING, Interpolation, crop_and_resize_pixels
 from labelkit.data.datasets import ImageDataset, read_image_and_mask
 from labelkit.data.keyed_random import KeyedRNG
-from labelkit.data.views.boxes import box_to_image_matrices, crop_boxes, replace_paired_boxes, sample_crop_boxes
+from labelkit.data.views.boxes import box_to_image_matrices, draw_crop_boxes, replace_paired_boxes, sample_crop_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,
     apply_color_operations,
-    choose_operations,
+    compose_geometric_maps,
     cut_out,
     gaussian_blur,
-    geometric_matrices,
     jitter_colors,
     rgb_to_gray,
+    sample_operations,
     solarize,
 )
-from labelkit.data.views.spec import Normalize, PairPlan, ViewSpec, pair_homographies
+from labelkit.data.views.spec import Normalize, PairPlan, ViewSpec, draw_pair_homographies
 
 _COLOR_DRAWS: Final = 11
 _SOLARIZE_FROM: Final = 128 / 255
 _AFFINE_DRAWS: Final = 5
 
 
-def affine_matrices(spec: ViewSpec, draws: KeyedRNG, view: int) -> NDArray[np.float64]:
+def draw_affine_maps(spec: ViewSpec, draws: KeyedRNG, view: int) -> NDArray[np.float64]:
     """Draw random affine maps for a view: zoom, shift, rotation and horizontal flip.
 
     Returns:
@@ -76,22 +76,22 @@ def affine_matrices(spec: ViewSpec, draws: KeyedRNG, view: int) -> NDArray[np.fl
     matrices[:, :, 0] *= mirror[:, None]
     if spec.random_operations:
         # these operations apply to the result of the weak part
-        matrices = compose(matrices, geometric_matrices(*draw_operations(spec, draws, view)))
+        matrices = compose_maps(matrices, compose_geometric_maps(*draw_operations(spec, draws, view)))
     return matrices
 
 
-def view_matrices(
+def draw_view_maps(
     spec: ViewSpec, draws: KeyedRNG, view: int, whole: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float64]:
-    """Draw the geometric transforms that a view applies after its crop box; the identity where ``whole`` (b,) is true.
+    """Draw the maps that a view applies after its crop box; the identity for images with ``whole`` (b,).
 
     Returns:
         (b, 2, 3), or (b, 3, 3) for a view with ``follows``, float64, from normalized coordinates of the view to
         those of the resized box.
     """
-    matrices = affine_matrices(spec, draws, spec.find_source_view(view))
+    matrices = draw_affine_maps(spec, draws, spec.find_source_view(view))
     if spec.follows is not None:
-        matrices = _to_3x3(matrices) @ np.linalg.inv(pair_homographies(spec.follows, draws, view))
+        matrices = _to_3x3(matrices) @ np.linalg.inv(draw_pair_homographies(spec.follows, draws, view))
     if whole is not None:
         matrices[whole] = np.eye(3)[: matrices.shape[1]]
     return matrices
@@ -105,11 +105,11 @@ def _to_3x3(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
 def draw_operations(
     spec: ViewSpec, draws: KeyedRNG, view: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
-    """Draw the RandAugment operations of a view, the same for the geometric step and the color step."""
-    return choose_operations(draws.uniform(view, "operations", 2 * spec.random_operations), spec.operation_pool)
+    """Draw the RandAugment operations of a view; the geometric and the color step get the same ones."""
+    return sample_operations(draws.uniform(view, "operations", 2 * spec.random_operations), spec.operation_pool)
 
 
-def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[np.float64]:
+def compose_maps(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compose maps: apply ``inner``, (b, 2, 3) or (b, 3, 3), first, and then ``outer``, (b, 2, 3)."""
     if inner.shape[1] == 3:
         return _to_3x3(outer) @ inner
@@ -118,7 +118,7 @@ def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[n
     return np.concatenate((linear, offset), axis=2)
 
 
-def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec) -> Tensor:
+def warp_images(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec) -> Tensor:
     """Warp images by affine maps or homographies to the size of the view.
 
     Images are (b, c, h, w) uint8, or float32 in ``[0, 1]``; matrices are (b, 2, 3) or (b, 3, 3), from the view to the
@@ -138,7 +138,7 @@ def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec)
     return warped.clamp_(0, 1)
 
 
-def change_colors(images: Tensor, spec: ViewSpec, draws: KeyedRNG, view: int) -> Tensor:
+def augment_colors(images: Tensor, spec: ViewSpec, draws: KeyedRNG, view: int) -> Tensor:
     """Apply color jitter, brightness, grayscale, blur and solarization independently to each sample.
 
     Images are (b, c, size, size) float32 in ``[0, 1]``, and may be changed in place.
@@ -157,7 +157,7 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: KeyedRNG, view: int) ->
         return np.asarray(limits[0] + (limits[1] - limits[0]) * drawn, dtype=np.float32)
 
     blurred, solarized = rows_where(8, spec.blur_prob), rows_where(10, spec.solarize_prob)
-    factors, gray_rows, blur_rows, sigmas, solarize_rows = move_to_device(
+    factors, gray_rows, blur_rows, sigmas, solarize_rows = move_arrays_to_device(
         (
             between(spec.brightness_range, u[:, 6]),
             rows_where(7, spec.gray_prob),
@@ -181,7 +181,6 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: KeyedRNG, view: int) ->
 
 
 def _apply_operations(images: Tensor, spec: ViewSpec, draws: KeyedRNG, view: int) -> Tensor:
-    """Apply RandAugment's color operations and Cutout."""
     if spec.random_operations:
         images = apply_color_operations(images, *draw_operations(spec, draws, view))
     if spec.cutout:
@@ -191,7 +190,7 @@ def _apply_operations(images: Tensor, spec: ViewSpec, draws: KeyedRNG, view: int
 
 def _apply_color_steps(images: Tensor, spec: ViewSpec, draws: KeyedRNG, view: int, normalize: Normalize) -> Tensor:
     """Change colors, normalize, and add noise, with separate random numbers for each sample."""
-    images = normalize(change_colors(images, spec, draws, view))
+    images = normalize(augment_colors(images, spec, draws, view))
     if not spec.noise:
         return images
     drawn = draws.normal(view, "noise", images[0].numel() if len(images) else 0, images.device)
@@ -221,15 +220,15 @@ def apply_views(
     for number, spec in enumerate(views):
         boxes = replace_paired_boxes(every[number], pairs, number, heights, widths)
         whole = None if pairs is None else pairs.links >= 0
-        inner = view_matrices(spec, draws, number, whole)
-        total = compose(box_to_image_matrices(boxes, heights, widths), inner)
+        inner = draw_view_maps(spec, draws, number, whole)
+        total = compose_maps(box_to_image_matrices(boxes, heights, widths), inner)
         shown = partners if spec.shows_partner and partners is not None else images
         matrices = total.astype(np.float32)
         theta = array_to_device(matrices, images.device)
         if spec.area_range is not None or spec.crop == "random" or spec.has_warp or pairs is not None:
-            pixels = warp(shown, theta, spec)
+            pixels = warp_images(shown, theta, spec)
         else:
-            pixels = _mirror(resize_center(shown, spec), inner)
+            pixels = _mirror(resize_and_center_crop(shown, spec), inner)
         made.append(_apply_color_steps(pixels, spec, draws, number, normalize))
         geometries.append(ViewGeometry(theta, matrices))
     return tuple(made), tuple(geometries)
@@ -252,10 +251,10 @@ def finish_view(
     states which samples show two matching images.
     """
     whole = None if pairs is None else pairs.links >= 0
-    inner = view_matrices(spec, draws, view, whole)
-    total = compose(box_to_image_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner).astype(np.float32)
-    moves, theta = move_to_device((inner.astype(np.float32), total), crops.device)
-    pixels = warp(crops, moves, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
+    inner = draw_view_maps(spec, draws, view, whole)
+    total = compose_maps(box_to_image_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner).astype(np.float32)
+    moves, theta = move_arrays_to_device((inner.astype(np.float32), total), crops.device)
+    pixels = warp_images(crops, moves, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
     return _apply_color_steps(pixels, spec, draws, view, normalize), ViewGeometry(theta, total)
 
 
@@ -296,7 +295,7 @@ def crop_images_and_masks(
     pairs = [read_image_and_mask(dataset, int(row)) for row in rows]
     heights, widths = ([mask.shape[axis] for _, mask in pairs] for axis in (0, 1))
     draws = KeyedRNG(seed, 0, keys)
-    boxes = crop_boxes(view, heights, widths, draws, 0)
+    boxes = draw_crop_boxes(view, heights, widths, draws, 0)
     mirrored = draws.uniform(0, "mirrored mask", 1)[:, 0] < view.hflip
     images, masks = [], []
     for (pixels, mask), box, mirror in zip(pairs, boxes, mirrored, strict=True):
@@ -309,7 +308,7 @@ def crop_images_and_masks(
 def read_whole_images(
     dataset: ImageDataset, rows: NDArray[np.int64], size: int
 ) -> tuple[Tensor, list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
-    """Read images and stretch them to squares; also return the original images and masks.
+    """Read whole images, stretched to squares; also return the original images and masks.
 
     Returns:
         Images (b, c, size, size) float32 in [0, 1], and the pixels (h, w, c) and mask (h, w) of each.
@@ -351,8 +350,8 @@ def crop_and_resize(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) ->
     return np.asarray(resized[0].permute(1, 2, 0).numpy())
 
 
-def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
-    """Resize images (b, c, h, w) uint8 and crop their center to (b, c, size, size) float32 in ``[0, 1]``."""
+def resize_and_center_crop(images: Tensor, spec: ViewSpec) -> Tensor:
+    """Resize images (b, c, h, w) uint8 and crop their centers, returning (b, c, size, size) float32 in ``[0, 1]``."""
     shorter = min(images.shape[-2:])
     rows, columns = (int(spec.resized_side * side / shorter + 1e-9) for side in images.shape[-2:])
     top, left = round((rows - spec.size) / 2), round((columns - spec.size) / 2)

@@ -38,11 +38,11 @@ from labelkit.errors import ConfigError, Mismatch
 from labelkit.methods.dense.cotap_network import DenseNetwork
 from labelkit.methods.dense.objective import CoTAPObjective
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.recipe import EMATargetMethod, check_crops, load_branches
+from labelkit.methods.dense.recipe import EMATargetMethod, check_sizes, load_branches
 from labelkit.models.weights.files import fingerprint, load_weights_file
 from labelkit.store.array_files import NeighborFile, read_neighbors, write_neighbors
 from labelkit.training.distributed import count_processes
-from labelkit.training.inputs import RunInputs
+from labelkit.training.inputs import MethodInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
 from labelkit.training.run_dir import IMAGES_SHA256
 
@@ -71,7 +71,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         super().__init__(config, data, network)
         if missing:
             self._notes = [f"warning: {missing} contains no projection, so the projector starts from scratch"]
-        check_crops(config, network)
+        check_sizes(config, network)
         if config.patch_ranking and config.batch_size // count_processes() < 2:
             problem = "each process needs at least two images for --patch-ranking"
             raise ConfigError("--batch-size", problem, "Raise --batch-size, or pass --patch-ranking 0.")
@@ -86,8 +86,8 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         self._images_digest: Callable[[NDArray[np.int64]], str] = lambda rows: ""
         self._table: NDArray[np.int32] | None = None
 
-    def attach(self, inputs: RunInputs) -> None:
-        """Store the digests that a neighbor file must match, and whether files may be written."""
+    def attach(self, inputs: MethodInputs) -> None:
+        """Store the digests that a neighbor file must match, and whether this process may write files."""
         self._dataset_digest, self._writes = inputs.digest(), inputs.writes
         self._images_digest = inputs.images_digest
 
@@ -113,13 +113,13 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
             rows,
             self._num_objects,
             self.config.num_neighbors,
-            of={
+            identity={
                 "dataset_digest": self._dataset_digest,
                 IMAGES_SHA256: self._images_digest(rows),
                 "weights_fingerprint": fingerprint(self.target.backbone),
             },
             path=self.config.neighbors,
-            writes=self._writes,
+            save=self._writes,
         )
         self.neighbors.copy_(table)
 
@@ -135,7 +135,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         return output
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Load the backbones and projectors of both networks from a CoTAP run whose filter differs."""
+        """Load the backbones and projectors of both networks from a CoTAP run with a different filter."""
         if not load_branches(self.network, self.target, tensors, where):
             return None
         return "both backbones and projectors; the filter starts from scratch"
@@ -161,11 +161,11 @@ def load_or_compute_neighbors(
     num_rows: int,
     k: int,
     *,
-    of: Mapping[str, str],
+    identity: Mapping[str, str],
     path: Path | None = None,
-    writes: bool = True,
+    save: bool = True,
 ) -> Tensor:
-    """Return the nearest neighbors of each image, read from a file if it exists, otherwise computed and saved to it.
+    """Return each image's nearest neighbors, read from a file if it exists, otherwise computed and saved.
 
     Args:
         state: embeds images and communicates with the other processes.
@@ -173,9 +173,9 @@ def load_or_compute_neighbors(
         rows: (m,) increasing rows of the images; neighbors are among these.
         num_rows: length of the table.
         k: number of neighbors of each image.
-        of: identity of data and network, which the file must match.
+        identity: identity of data and network, which the file must match.
         path: the file, or ``None``.
-        writes: whether to save computed neighbors.
+        save: whether to save computed neighbors.
 
     Returns:
         (num_rows, k) int32 on the CPU, equal on all processes; -1 for other rows.
@@ -183,7 +183,7 @@ def load_or_compute_neighbors(
     Raises:
         StoreError: the file is damaged, or belongs to other images or another network.
     """
-    recipe = {**of, "metric": "cosine", "num_images": len(rows)}
+    recipe = {**identity, "metric": "cosine", "num_images": len(rows)}
     table = np.full((num_rows, k), -1, dtype=np.int32)
     found = _read_neighbors(path, recipe, rows, k) if state.is_main and path is not None and path.exists() else None
     # the main process decides; otherwise, some processes would wait for an exchange that others never start
@@ -192,7 +192,7 @@ def load_or_compute_neighbors(
         if state.is_main:
             scores, places = knn(features.numpy(), features.numpy(), k, exclude_self=True)
             found = NeighborFile(rows, rows[places], scores, recipe)
-            if path is not None and writes:
+            if path is not None and save:
                 write_neighbors(path, found)
     if found is not None:
         table[rows] = found.neighbor_rows[:, :k]
@@ -218,7 +218,7 @@ def _read_neighbors(path: Path, recipe: dict[str, object], rows: NDArray[np.int6
 
 
 class NeighborPairing:
-    """Pairing that shows each image with a random neighbor, drawn anew each time.
+    """Pairing of each image with one of its nearest neighbors, drawn at random each time.
 
     See ``labelkit.data.views.spec.Pairing``. ``table`` returns the (n, k) rows of neighbors, -1 = the image itself.
     """

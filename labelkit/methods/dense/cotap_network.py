@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.algorithms.regions import unit
+from labelkit.algorithms.regions import to_unit
 from labelkit.data.batch import DataInfo
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.models.backbones.vit import head_count
+from labelkit.models.backbones.vit import num_attention_heads
 from labelkit.models.heads import Projector
 from labelkit.models.seeding import seeded_init
 
@@ -70,7 +70,7 @@ class ObjectAwareFilter(nn.Module):
         return self._fuse(patches, self.mix_values(self.scores(patches, keys), values))
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
-        """Compute keys (m, 3, 3, f) and spatially averaged values (m, f) of prototypes scaled to unit mean square."""
+        """Scale prototypes to unit mean square, and return keys (m, 3, 3, f) and spatially averaged values (m, f)."""
         prototypes = self.prototypes.detach()
         flat = prototypes.flatten(1)
         length = flat.norm(dim=1).clamp(min=1e-12)
@@ -87,7 +87,7 @@ class ObjectAwareFilter(nn.Module):
         return found.permute(0, 2, 3, 1).reshape(b, rows, columns, self.num_heads, m)
 
     def class_token_scores(self, tokens: Tensor, keys: Tensor) -> Tensor:
-        """Compute the attention scores (b, a, m) of class tokens (b, f), as if each had only neighbors equal to it."""
+        """Compute the attention scores (b, a, m) of class tokens (b, f), treated as maps of identical features."""
         queries = self.queries(tokens).reshape(len(tokens), self.num_heads, -1)
         summed = keys.sum(dim=(1, 2)).reshape(len(keys), self.num_heads, -1)  # (m, a, d)
         return torch.einsum("bad,mad->bam", queries, summed)
@@ -98,7 +98,7 @@ class ObjectAwareFilter(nn.Module):
             return torch.softmax(promote(scores) / math.sqrt(width), dim=-1)
 
     def mix_values(self, scores: Tensor, values: Tensor) -> Tensor:
-        """Average the values (m, f), weighted by the softmax of the scores (..., a, m), into features (..., f)."""
+        """Compute features (..., f), the averages of values (m, f) weighted by the softmax of scores (..., a, m)."""
         by_head = values.reshape(len(values), self.num_heads, -1)
         return torch.einsum("...am,mad->...ad", self._weights(scores).to(values.dtype), by_head).flatten(-2)
 
@@ -115,12 +115,12 @@ class DenseNetwork(TokenNetwork):
         self.filter: ObjectAwareFilter | None = None
         with seeded_init(config.seed + 1):
             if config.filter:
-                heads = head_count(self.backbone.net)
+                heads = num_attention_heads(self.backbone.net)
                 self.filter = ObjectAwareFilter(width, config.filter_prototypes, heads)
                 width = self.filter.out_dim
             self.projector = Projector(width, *config.projector_dims)
 
-    def filtered(self, tokens: Tokens) -> Tokens:
+    def filter_tokens(self, tokens: Tokens) -> Tokens:
         """Apply the object-aware filter to the tokens, or return them unchanged if there is no filter."""
         if self.filter is None:
             return tokens
@@ -129,7 +129,7 @@ class DenseNetwork(TokenNetwork):
 
     def project(self, features: Tensor) -> Tensor:
         """Project filtered features (..., d) to float32 unit vectors."""
-        return unit(self.projector(features))
+        return to_unit(self.projector(features))
 
     def patch_features(self, images: Tensor) -> Tensor:
         """Return the patch features (b, rows, columns, d) of images (b, c, h, w), filtered if there is a filter.
@@ -147,6 +147,6 @@ class DenseNetwork(TokenNetwork):
         return {"name": self.backbone.info.name, "layer": layer}
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results of ``embed`` and ``patch_features``, computed in one pass."""
+        """Compute the results of ``embed`` and ``patch_features`` in one pass."""
         tokens = self.tokens(images)
-        return tokens.image, self.filtered(tokens).patches
+        return tokens.image, self.filter_tokens(tokens).patches

@@ -15,12 +15,12 @@ learning-rate warm-up differs (``training.schedules``); optimizer state is not l
 import torch
 
 from labelkit.data.batch import Batch
-from labelkit.methods.dense.distillation import DistilledStudent
+from labelkit.methods.dense.distillation import DistillationMethod
 from labelkit.methods.dense.options import DINOConfig
 from labelkit.training.method import StepOutput
 
 
-class DINO(DistilledStudent[DINOConfig]):
+class DINO(DistillationMethod[DINOConfig]):
     """DINO training method: self-distillation of class tokens across views, without labels."""
 
     def training_step(self, batch: Batch) -> StepOutput:

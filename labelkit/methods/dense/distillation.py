@@ -23,12 +23,12 @@ from labelkit.methods.dense.distilled_network import (
     split_checkpoint_branches,
 )
 from labelkit.methods.dense.options import SelfDistillationConfig
-from labelkit.methods.dense.recipe import EMATargetMethod, assignment_entropy, check_crops, load_branches
+from labelkit.methods.dense.recipe import EMATargetMethod, assignment_entropy, check_sizes, load_branches
 from labelkit.models.weights.files import load_weights_file
 from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import RampedWeight
 
-CenterOf = Literal["image", "patch"]
+CenterKind = Literal["image", "patch"]
 
 #: EMA decay of the center of the target's patch outputs.
 PATCH_CENTER_DECAY: Final = 0.9
@@ -72,14 +72,14 @@ class RunningCenter(nn.Module):
         self._seen = []
 
 
-def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int], float]:
-    """Return a temperature schedule that increases linearly for ``steps`` steps and is then constant."""
+def temperature_ramp(start: float, end: float, steps: int) -> Callable[[int], float]:
+    """Return a schedule that increases a temperature linearly for ``steps`` steps, then keeps it constant."""
     share = RampedWeight(1.0, steps)
-    return lambda step: start + (full - start) * share(step)
+    return lambda step: start + (end - start) * share(step)
 
 
 def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Tensor:
-    r"""Compute the teacher's assignments (n, k) from its outputs t: :math:`\text{softmax}((t - c) / \tau_t)`.
+    r"""Compute targets (n, k), the teacher's assignments, from its outputs t: :math:`\text{softmax}((t - c) / \tau_t)`.
 
     Subtracting the center c (k,), the running mean of outputs, keeps any output from dominating; a small temperature
     keeps the assignments from becoming uniform. No gradient; float32 (float64 is preserved), rows sum to 1.
@@ -181,8 +181,8 @@ def _cross_entropies(outputs: Tensor, targets: Tensor, temperature: float) -> Te
         return -(targets.detach() * log_p).sum(dim=-1)
 
 
-class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]):
-    """Base class for DINO and iBOT, with a student, its EMA target and centers of the target's outputs.
+class DistillationMethod(EMATargetMethod[DistillationConfigT, DistillationNetwork]):
+    """Base class of DINO and iBOT, which train a student on the centered outputs of its EMA target.
 
     With ``hides_patches``, patches also have targets, with a separate center.
     """
@@ -191,25 +191,25 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     def __init__(self, config: DistillationConfigT, data: DataInfo, *, hides_patches: bool = False) -> None:
         network = DistillationNetwork(config, data, hides_patches=hides_patches)
-        check_crops(config, network)
+        check_sizes(config, network)
         super().__init__(config, data, network)
         self.centers = nn.ModuleDict({"image": RunningCenter(config.num_outputs, config.center_decay)})
         if hides_patches:
             self.centers["patch"] = RunningCenter(config.num_outputs, PATCH_CENTER_DECAY)
         self.equal_buffers = tuple(f"centers.{of}.value" for of in self.centers)
         self.loss = MultiViewDistillationLoss(config.student_temperature)
-        self._temperature = warmup_temperature(
+        self._temperature = temperature_ramp(
             config.teacher_temperature_start, config.teacher_temperature, config.teacher_warmup_steps
         )
         self._notes = self._initialize_from(config.weights)
 
-    def center(self, of: CenterOf) -> RunningCenter:
+    def center(self, kind: CenterKind) -> RunningCenter:
         """Return the running center of the target's outputs for class tokens or patches."""
-        center = self.centers[of]
+        center = self.centers[kind]
         assert isinstance(center, RunningCenter)
         return center
 
-    def _named_centers(self) -> dict[CenterOf, RunningCenter]:
+    def _named_centers(self) -> dict[CenterKind, RunningCenter]:
         return {of: self.center(of) for of in ("image", "patch") if of in self.centers}
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
@@ -223,7 +223,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
             center.reset()
 
     def on_gradients(self, state: TrainState) -> None:
-        """Drop the last layer's gradients during the first steps, so that the optimizer leaves the layer unchanged."""
+        """Discard the last layer's gradients during the first steps, so that the layer stays unchanged."""
         if state.step < self.config.freeze_last_layer_steps:
             for parameter in self.network.last_layer.parameters():
                 parameter.grad = None
@@ -243,7 +243,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     @torch.no_grad()
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-        """Return the normalized entropies of the mean prediction and targets if the step is logged; warn of a collapse.
+        """Return the normalized entropies of the mean prediction and of the targets, if logged; warn of a collapse.
 
         The first is 0 if one output receives everything, the second is 1 if targets are uniform.
         """
@@ -262,7 +262,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         return "both backbones and projectors; last layers start from scratch"
 
     def on_backbone_loaded(self) -> None:
-        """Load the heads of a full checkpoint file, or copy the student to the target if there is no file."""
+        """Load the heads from a full checkpoint file, or copy the student to the target if there is no file."""
         source = self.config.init_from
         self._notes = self._initialize_from(source if source is not None and source.is_file() else None)
 

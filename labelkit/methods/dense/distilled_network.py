@@ -15,7 +15,7 @@ from labelkit.errors import CheckpointDamaged, ConfigError
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
 from labelkit.methods.dense.options import SelfDistillationConfig
 from labelkit.models.backbones.vit import token_maps
-from labelkit.models.heads import DirectionLayer, Projector
+from labelkit.models.heads import Projector, WeightNormalizedLinear
 from labelkit.models.seeding import seeded_init
 
 _STUDENT, _MASK_TOKEN = "student", "masked_embed"
@@ -28,7 +28,7 @@ _CENTERS = {"image": ("dino_loss.center", "ibot_loss.center"), "patch": ("ibot_l
 
 
 def split_checkpoint_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return a checkpoint's student and teacher tensors, or the same tensors twice if it contains only one network.
+    """Split a checkpoint into student and teacher tensors; if it contains one network, return it twice.
 
     A released teacher has no mask token, since it sees all patches; it receives the student's.
     """
@@ -43,13 +43,13 @@ def split_checkpoint_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Te
     return student, {**tokens, **{name: value for name, value in teacher.items() if name.split(".")[-1] != _MASK_TOKEN}}
 
 
-def read_checkpoint_center(state: Mapping[str, Tensor], of: Literal["image", "patch"], where: str) -> Tensor | None:
+def read_checkpoint_center(state: Mapping[str, Tensor], kind: Literal["image", "patch"], where: str) -> Tensor | None:
     """Return the center (k,) of the ``image`` or ``patch`` outputs in a full checkpoint, or ``None`` if it has none.
 
     Raises:
         CheckpointDamaged: values are not finite.
     """
-    for name in _CENTERS[of]:
+    for name in _CENTERS[kind]:
         if name in state:
             return _finite(state[name], name, where).flatten()
     return None
@@ -82,13 +82,13 @@ class DistillationNetwork(TokenNetwork):
         width, dims, learn_lengths = self.backbone.info.feature_dim, config.projector_dims, not config.norm_last_layer
         with seeded_init(config.seed + 1):
             self.projector = Projector(width, *dims)
-            self.last_layer = DirectionLayer(dims[1], config.num_outputs, learn_lengths=learn_lengths)
+            self.last_layer = WeightNormalizedLinear(dims[1], config.num_outputs, learn_lengths=learn_lengths)
         self.mask_token = nn.Parameter(torch.zeros(1, width)) if hides_patches else None
 
-    def masked_tokens(self, images: Tensor, hidden: Tensor) -> Tokens:
+    def masked_tokens(self, images: Tensor, mask: Tensor) -> Tokens:
         """Compute the tokens of images (b, c, h, w) whose patches are masked by a bool mask (b, rows, columns)."""
         assert self.mask_token is not None
-        return Tokens(*token_maps(self.backbone.net, images, hidden, self.mask_token[0]))
+        return Tokens(*token_maps(self.backbone.net, images, mask, self.mask_token[0]))
 
     def outputs(self, features: Tensor) -> Tensor:
         """Map class or patch tokens (n, d) to float32 outputs (n, k)."""
@@ -121,7 +121,7 @@ class DistillationNetwork(TokenNetwork):
 
 
 @torch.no_grad()
-def _copy_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -> None:
+def _copy_layer(own: WeightNormalizedLinear, given: tuple[Tensor, Tensor], where: str) -> None:
     directions, lengths = given
     if own.directions.shape != directions.shape:
         shapes = f"{list(directions.shape)} instead of {list(own.directions.shape)}"

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.data.batch import Batch, DataInfo, move_to_device
+from labelkit.data.batch import Batch, DataInfo, move_arrays_to_device
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.methods.dense.distillation import DistilledStudent, MaskedPatchLoss, centered_targets, warmup_temperature
+from labelkit.methods.dense.distillation import DistillationMethod, MaskedPatchLoss, centered_targets, temperature_ramp
 from labelkit.methods.dense.options import IBOTConfig
 from labelkit.training.method import StepOutput
 
@@ -36,13 +36,13 @@ _TRIES: Final = 10
 SMALLEST_ASPECT: Final = 0.3
 
 
-class IBOT(DistilledStudent[IBOTConfig]):
+class IBOT(DistillationMethod[IBOTConfig]):
     """iBOT training method: self-distillation of class tokens and masked patches, without labels."""
 
     def __init__(self, config: IBOTConfig, data: DataInfo) -> None:
         super().__init__(config, data, hides_patches=True)
         self.patch_loss = MaskedPatchLoss(config.student_temperature)
-        self._patch_temperature = warmup_temperature(
+        self._patch_temperature = temperature_ramp(
             PATCH_TEMPERATURE_START, config.patch_temperature, config.teacher_warmup_steps
         )
 
@@ -51,7 +51,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
         large, small = batch.views[:2], batch.views[2:]
         hidden = self.draw_patch_masks(batch)  # (2 b, rows, columns)
         on_host = (hidden, np.flatnonzero(hidden), np.nonzero(hidden)[0])
-        masks, places, owners = move_to_device(on_host, batch.labels.device)
+        masks, places, owners = move_arrays_to_device(on_host, batch.labels.device)
         with torch.no_grad():
             visible = self.target.tokens(torch.cat(large))
             image_targets = self.image_targets(visible.image)
@@ -77,18 +77,18 @@ class IBOT(DistilledStudent[IBOTConfig]):
         for i, (view, image) in enumerate((v, image) for v in (0, 1) for image in images):
             purpose = f"hidden patches of view {view}"
             generator = keyed_generator(config.seed, purpose, self._state.step, int(image))
-            masks[i] = block_mask(side, side, draw_mask_ratio(generator), generator)
+            masks[i] = draw_block_mask(side, side, draw_mask_ratio(generator), generator)
         return masks
 
 
 def draw_mask_ratio(generator: np.random.Generator) -> float:
-    """Draw a mask ratio: a random base ratio from ``MASK_RATIOS``, varied uniformly within its spread."""
+    """Draw a mask ratio: a random ratio from ``MASK_RATIOS``, varied uniformly within its spread."""
     ratio, spread = MASK_RATIOS[int(generator.integers(len(MASK_RATIOS)))]
     return float(ratio + spread * generator.uniform(-1, 1))
 
 
-def block_mask(rows: int, columns: int, ratio: float, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Draw a bool mask (rows, columns), true in random rectangles over at most a ratio, in [0, 1), of the patches.
+def draw_block_mask(rows: int, columns: int, ratio: float, generator: np.random.Generator) -> NDArray[np.bool_]:
+    """Draw a bool mask (rows, columns) of random rectangles that cover at most ``ratio``, in [0, 1), of the patches.
 
     The area of a rectangle is uniform between a ninth of the shorter side's square and the area still to be masked;
     height over width is log-uniform in [0.3, 1 / 0.3]. A rectangle that would mask too many patches, or no new one, is

@@ -25,7 +25,7 @@ _LAYERS = ("hidden1", "hidden2", "output")
 
 
 class Tokens(NamedTuple):
-    """Class tokens and patch features of a batch of images of the same size."""
+    """Class tokens and patch features of a batch of equally large images."""
 
     image: Tensor  # (b, d) features of the class tokens
     patches: Tensor  # (b, h, w, d) features of the patches
@@ -71,7 +71,7 @@ class TokenNetwork(BackboneNetwork):
         return self.tokens(images).image
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results of ``embed`` and ``patch_features``, computed in one pass."""
+        """Compute the results of ``embed`` and ``patch_features`` in one pass."""
         tokens = self.tokens(images)
         return tokens.image, tokens.patches
 
@@ -94,7 +94,7 @@ class TokenNetwork(BackboneNetwork):
         self.projector.load_state_dict(given)
 
     def load_projector_from_state(self, state: Mapping[str, Tensor], where: str) -> bool:
-        """Load the projector from the head in a DINO, iBOT or Leopart state dict; return False if there is none.
+        """Load the projector from the state dict of a DINO, iBOT or Leopart head; return False if it has none.
 
         Raises:
             CheckpointError: there are several heads, or values are not finite.

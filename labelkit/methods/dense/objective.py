@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.regions import align_regions, crop_boxes_in_original, overlap_boxes, spans_min_tokens, unit
-from labelkit.data.batch import Batch, move_to_device
+from labelkit.algorithms.regions import align_regions, crop_boxes_in_original, overlap_boxes, spans_min_tokens, to_unit
+from labelkit.data.batch import Batch, move_arrays_to_device
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
 from labelkit.methods.dense.cotap_network import KERNEL, DenseNetwork
@@ -28,7 +28,7 @@ from labelkit.methods.dense.losses import (
 )
 from labelkit.methods.dense.networks import Tokens
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.ranking_loss import FLOOR, MARGIN, ranking_terms
+from labelkit.methods.dense.ranking_loss import FLOOR, MARGIN, ranking_loss_and_gradient
 from labelkit.methods.dense.recipe import assignment_entropy
 from labelkit.training.distributed import get_rank_and_world_size
 from labelkit.training.method import StepOutput, TrainState
@@ -44,8 +44,8 @@ LARGE_RATIO = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """Features and projections of one network for each view of a batch."""
+class BranchOutput:
+    """Features and projections computed by one network for each view of a batch."""
 
     # (o, p) unit projections of the class tokens of single-object images
     images: list[Tensor] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class AlignedFeatures:
-    """Student and teacher features of the overlap of two views, aligned to the same locations."""
+    """Student and teacher features at the same locations in the overlap of two views."""
 
     online: Tensor  # (b, g, g, p) unit features of the student's view
     target: Tensor  # (b, g, g, p) unit features of the teacher's view at the same locations
@@ -66,7 +66,7 @@ class AlignedFeatures:
 
 
 class CoTAPObjective(nn.Module):
-    """CoTAP's training loss, the weighted sum of its terms; the sizes of patches and large views are in pixels."""
+    """CoTAP's training loss, a weighted sum of terms; ``patch_size`` and ``image_size`` are in pixels."""
 
     def __init__(self, config: CoTAPConfig, *, patch_size: int, image_size: int) -> None:
         super().__init__()
@@ -78,14 +78,14 @@ class CoTAPObjective(nn.Module):
         self.entropy = PrototypeEntropyLoss()
 
     @property
-    def needs_images(self) -> bool:
-        """Return whether a loss term projects class tokens."""
+    def uses_class_tokens(self) -> bool:
+        """Return whether a loss term uses projected class tokens."""
         return self.config.image_alignment > 0 or self.config.image_concentration > 0
 
     @property
-    def needs_small_views(self) -> bool:
+    def uses_small_views(self) -> bool:
         """Return whether a loss term uses small views."""
-        return self.needs_images or self.config.patch_alignment > 0
+        return self.uses_class_tokens or self.config.patch_alignment > 0
 
     def forward(
         self, batch: Batch, student: DenseNetwork, teacher: DenseNetwork, objects: Tensor, state: TrainState
@@ -100,19 +100,19 @@ class CoTAPObjective(nn.Module):
             state: training state.
         """
         config, views = self.config, batch.views
-        shown = views[: 2 + config.num_local_views] if self.needs_small_views else views[:2]
+        shown = views[: 2 + config.num_local_views] if self.uses_small_views else views[:2]
         with torch.no_grad():
             large = [*views[:2], *([views[-1][objects]] if config.image_concentration else [])]
             target = self._branch(teacher, large, objects, len(batch.labels), num_maps=2)
-        online = Branch()
-        if self.needs_small_views or config.patch_ranking:
+        online = BranchOutput()
+        if self.uses_small_views or config.patch_ranking:
             maps = len(shown) if config.patch_alignment else 2
             online = self._branch(student, shown, objects, len(batch.labels), num_maps=maps)
         self._check_finite((*online.images, *online.patches, *target.images, *target.patches), state)
 
         terms: dict[str, Tensor] = {}
         logs: dict[str, Tensor] = {}
-        if self.needs_images:
+        if self.uses_class_tokens:
             terms |= self._image_terms(online, target, state, logs)
         aligned = self._align_overlaps(batch, online, target)
         if config.patch_alignment:
@@ -128,12 +128,12 @@ class CoTAPObjective(nn.Module):
 
     def _branch(
         self, network: DenseNetwork, views: Sequence[Tensor], objects: Tensor, count: int, *, num_maps: int
-    ) -> Branch:
+    ) -> BranchOutput:
         """Run a network on views (b, c, h, w), or (o, c, h, w) of ``objects`` only, batching views of the same size.
 
         Patches of the first ``num_maps`` views are projected; ``count`` is b.
         """
-        branch, needs_maps = Branch(), self.config.patch_alignment > 0 or self.config.patch_ranking > 0
+        branch, needs_maps = BranchOutput(), self.config.patch_alignment > 0 or self.config.patch_ranking > 0
         end = 0
         for _, same_size in itertools.groupby(views, key=lambda view: view.shape[-1]):
             group = list(same_size)
@@ -141,11 +141,11 @@ class CoTAPObjective(nn.Module):
             lengths = [len(view) for view in group]
             tokens = network.tokens(torch.cat(group))
             branch.tokens.extend(_split_views(tokens, lengths))
-            if not (self.needs_images or needs_maps):
+            if not (self.uses_class_tokens or needs_maps):
                 continue
-            parts = _split_views(network.filtered(tokens), lengths)
+            parts = _split_views(network.filter_tokens(tokens), lengths)
             branch.filtered.extend(parts)
-            if self.needs_images:
+            if self.uses_class_tokens:
                 images = [part.image if len(part.image) != count else part.image[objects] for part in parts]
                 branch.images.extend(torch.split(network.project(torch.cat(images)), [len(part) for part in images]))
             if needs_maps and first < num_maps:
@@ -172,7 +172,7 @@ class CoTAPObjective(nn.Module):
         )
 
     def _image_terms(
-        self, online: Branch, target: Branch, state: TrainState, logs: dict[str, Tensor]
+        self, online: BranchOutput, target: BranchOutput, state: TrainState, logs: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Compute the losses of class tokens against the teacher's two large views, and against a neighbor's view."""
         logits = online.images  # the softmax is over the dimensions of the projection
@@ -190,7 +190,9 @@ class CoTAPObjective(nn.Module):
             terms["image_concentration"] = torch.stack([self.assignment(view, assigned) for view in logits]).mean()
         return terms
 
-    def _align_overlaps(self, batch: Batch, online: Branch, target: Branch) -> dict[tuple[int, int], AlignedFeatures]:
+    def _align_overlaps(
+        self, batch: Batch, online: BranchOutput, target: BranchOutput
+    ) -> dict[tuple[int, int], AlignedFeatures]:
         """Return the aligned features of overlapping views, keyed by the numbers of student and teacher view."""
         config = self.config
         if config.patch_alignment:
@@ -208,13 +210,13 @@ class CoTAPObjective(nn.Module):
             whole = [inside[k].new_tensor([0, 0, self._sizes[i], self._sizes[i]]) for k, i in enumerate((v, a))]
             chosen = [torch.where(both[:, None], box, full).numpy() for box, full in zip(inside, whole, strict=True)]
             arrays += [*chosen, both.numpy(), np.flatnonzero(both.numpy())]
-        sent = move_to_device(arrays, batch.labels.device)
+        sent = move_arrays_to_device(arrays, batch.labels.device)
         found = {}
         for number, (v, a) in enumerate(pairs):
             online_boxes, target_boxes, _, places = sent[4 * number : 4 * number + 4]
             found[v, a] = AlignedFeatures(
-                unit(align_regions(online.patches[v], online_boxes, config.roi_size, self._patch_size)),
-                unit(align_regions(target.patches[a], target_boxes, config.roi_size, self._patch_size)),
+                to_unit(align_regions(online.patches[v], online_boxes, config.roi_size, self._patch_size)),
+                to_unit(align_regions(target.patches[a], target_boxes, config.roi_size, self._patch_size)),
                 np.asarray(arrays[4 * number + 2], dtype=np.bool_),
                 places,
             )
@@ -231,8 +233,8 @@ class CoTAPObjective(nn.Module):
     def _patch_ranking(
         self,
         aligned: dict[tuple[int, int], AlignedFeatures],
-        online: Branch,
-        target: Branch,
+        online: BranchOutput,
+        target: BranchOutput,
         state: TrainState,
         logs: dict[str, Tensor],
     ) -> Tensor:
@@ -246,7 +248,7 @@ class CoTAPObjective(nn.Module):
             else:
                 pair = aligned[a, b]
                 online_maps, target_maps, valid = pair.online, pair.target, pair.valid & pair.valid[partners]
-            first, second = move_to_device((np.flatnonzero(valid), partners[valid]), online_maps.device)
+            first, second = move_arrays_to_device((np.flatnonzero(valid), partners[valid]), online_maps.device)
             for features, made in ((online_maps, scores), (target_maps, wanted)):
                 flat = features.flatten(1, 2)
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))
@@ -278,8 +280,8 @@ def _split_views(tokens: Tokens, lengths: list[int]) -> list[Tokens]:
 
 
 @torch.no_grad()
-def compute_feature_diagnostics(online: Branch) -> dict[str, Tensor]:
-    """Compute the mean cosine of projected patches of the first view and the effective rank of its features, if any.
+def compute_feature_diagnostics(online: BranchOutput) -> dict[str, Tensor]:
+    """Compute the mean cosine between projected patches, and the effective rank of features, of the first view.
 
     Only the first ``MAX_VECTORS`` of each are used. The effective rank is the exponential of the entropy of the
     singular values' shares, 1 to d.
@@ -298,7 +300,7 @@ def compute_feature_diagnostics(online: Branch) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def compute_assignment_diagnostics(assignments: Tensor, logits: Tensor, temperature: float) -> dict[str, Tensor]:
-    """Compute the normalized entropy of the mean prediction and the spread of cluster sizes (0: all equal)."""
+    """Compute the normalized entropy of the mean prediction, and the spread of cluster sizes (0 if all are equal)."""
     shares = assignments.float().sum(dim=0) * (logits.shape[1] / max(len(assignments), 1))
     return {
         "diag/assignment_entropy": assignment_entropy(logits, temperature),
@@ -308,12 +310,12 @@ def compute_assignment_diagnostics(assignments: Tensor, logits: Tensor, temperat
 
 @torch.no_grad()
 def compute_ranking_diagnostics(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Compute ranking loss diagnostics: fraction of equal targets, median x (Eq. 12), fraction of x > 100."""
+    """Compute the fraction of image pairs with equal targets, the median of x (Eq. 12), and the fraction of x > 100."""
     if not len(scores):
         nothing = scores.new_zeros(())
         return {"diag/ranking_empty": nothing, "diag/ranking_median": nothing, "diag/ranking_large": nothing}
     p, q = scores[:MAX_PAIRS, :MAX_ITEMS], targets[:MAX_PAIRS, :MAX_ITEMS]
-    _, _, ratios = ranking_terms(p, q, (q - FLOOR).clamp_min(0), MARGIN, gradient=False)
+    _, _, ratios = ranking_loss_and_gradient(p, q, (q - FLOOR).clamp_min(0), MARGIN, gradient=False)
     return {
         "diag/ranking_empty": (targets.amax(dim=1) == targets.amin(dim=1)).float().mean(),
         "diag/ranking_median": ratios.median().float(),

@@ -6,20 +6,20 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import override_default, panel
+from labelkit.options.base import field_factory, override_default
 from labelkit.options.data import DataConfig
 from labelkit.options.representation import RepresentationRunConfig
 from labelkit.options.training import StepRunConfig
 
-_DATA = panel("Data")
-_MODEL = panel("Model")
-_VIEWS = panel("Views")
-_OPTIMIZATION = panel("Optimization")
-_FILTER = panel("Object-aware filter")
-_TERMS = panel("Loss terms")
-_ASSIGNMENT = panel("Assignments")
-_RANKING = panel("Ranking")
-_NEIGHBORS = panel("Neighbors")
+_DATA = field_factory("Data")
+_MODEL = field_factory("Model")
+_VIEWS = field_factory("Views")
+_OPTIMIZATION = field_factory("Optimization")
+_FILTER = field_factory("Object-aware filter")
+_TERMS = field_factory("Loss terms")
+_ASSIGNMENT = field_factory("Assignments")
+_RANKING = field_factory("Ranking")
+_NEIGHBORS = field_factory("Neighbors")
 
 NO_DATASET = "none"
 
@@ -186,8 +186,8 @@ class CoTAPConfig(EMATargetConfig):
         return self
 
 
-_MASKED_PATCHES = panel("Masked patches")
-_DISTILLATION = panel("Distillation")
+_MASKED_PATCHES = field_factory("Masked patches")
+_DISTILLATION = field_factory("Distillation")
 
 
 class SelfDistillationConfig(EMATargetConfig):

@@ -46,7 +46,7 @@ def cotap_loss(
     implementation: Implementation = "auto",
     is_finite: bool = False,
 ) -> Tensor:
-    r"""Compute CoTAP's ranking loss, which penalizes scores ordered differently from targets, mostly near the top.
+    r"""Compute CoTAP's ranking loss, which penalizes scores in a different order than targets, especially near the top.
 
     .. math:: \frac1n \sum_i \gamma_i \frac{x_i}{1 + x_i}, \qquad
         x_i = \frac{\sum_{j:\, q_j < q_i} \ell(p_i - p_j)}{\#\{j : q_j \ge q_i, p_j \ge p_i\}}
@@ -95,7 +95,7 @@ class _Ranking(Function):
         losses, gradients = [], []
         batch, n = scores.shape
         by_pairs = implementation == "pairs" or (implementation == "auto" and batch * n * n <= _FEW_PAIRS)
-        compute = ranking_terms_by_pairs if by_pairs else ranking_terms
+        compute = ranking_loss_and_gradient_by_pairs if by_pairs else ranking_loss_and_gradient
         rows = max(1, _MAX_BYTES // (48 * n * n if by_pairs else _BYTES_PER_ITEM * n))
         for start in range(0, max(batch, 1), rows):
             part = slice(start, start + rows)
@@ -119,28 +119,28 @@ _MAX_IN_BLOCK = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
-    """Partition of a sequence into ``2**levels`` blocks of ``size`` items; the last blocks may be padded."""
+class Partition:
+    """Partition of a sequence into ``2**levels`` blocks of ``size`` items, padded at the end."""
 
     levels: int
     size: int
 
     @property
-    def length(self) -> int:
+    def padded_length(self) -> int:
         """Return the length of the padded sequence."""
         return self.size << self.levels
 
 
-def split_blocks(n: int) -> Blocks:
-    """Divide n items into as few blocks of equal size as possible."""
+def partition_into_blocks(n: int) -> Partition:
+    """Divide n items into the smallest possible number of blocks of equal size."""
     levels = 0
     while n > _MAX_IN_BLOCK << levels:
         levels += 1
-    return Blocks(levels, -(-n // (1 << levels)))
+    return Partition(levels, -(-n // (1 << levels)))
 
 
-def joint_sort_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
-    """Sort items and thresholds together, in an order from which cumulative sums of several payloads can be computed.
+def joint_sort_order(blocks: Partition, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
+    """Sort items and thresholds together, in an order that allows cumulative sums of several payloads.
 
     See :meth:`MergedOrder.sum_lower_ranked`.
 
@@ -153,7 +153,7 @@ def joint_sort_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merge
     device, total = ranks.device, 2 * batch * n
     rows = 2 * n * torch.arange(batch, device=device)[:, None]
     # an item precedes all thresholds that are larger than its rank
-    items = (ranks + thresholds_up_to_rank(thresholds).gather(1, ranks) + rows).view(-1)
+    items = (ranks + count_thresholds_up_to_rank(thresholds).gather(1, ranks) + rows).view(-1)
     queries = (ranks + thresholds.gather(1, ranks) + rows).view(-1)
     # the block of each place, with the initial place in the lower bits
     index = torch.arange(total, device=device)
@@ -164,20 +164,20 @@ def joint_sort_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merge
 
 @dataclass(frozen=True, slots=True)
 class MergedOrder:
-    """Items and thresholds of a sequence in one sorted order, arranged for blockwise sums."""
+    """Joint sort order of a sequence's items and thresholds, arranged for blockwise sums."""
 
-    blocks: Blocks  # partition of the sequence
+    blocks: Partition  # partition of the sequence
     batch: int  # number of rows
     items: Tensor  # (b n,) int64, the place of each item
     queries: Tensor  # (b n,) int64, the place of the threshold of each item
     tags: Tensor  # (2 b n,) int64, the block of each place, with the place in the lower bits
 
     def inverse(self) -> MergedOrder:
-        """Return this order with items and thresholds swapped, as for the result of :func:`thresholds_up_to_rank`."""
+        """Swap items and thresholds, which gives the order for :func:`count_thresholds_up_to_rank`'s result."""
         return MergedOrder(self.blocks, self.batch, self.queries, self.items, self.tags)
 
     def sum_lower_ranked(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:
-        r"""For each item, sum the payloads in earlier (or later) blocks whose rank is below its own, or its threshold.
+        r"""For each item, sum the payloads of lower-ranked items in earlier (or later) blocks.
 
         .. math::
             s_{bi} = \sum_{r_j < r_i,\; B(j) < B(i)} x_{bj}, \qquad
@@ -217,7 +217,7 @@ class MergedOrder:
         return of_items.view(payload.shape), of_queries.view(payload.shape)
 
 
-def _iter_levels(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+def _iter_levels(blocks: Partition, batch: int, tags: Tensor) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
     """Yield, for each level, which items are in right halves and their sources for the next; last, all positions.
 
     Levels are yielded one by one: all at once would take more memory than the sums.
@@ -240,8 +240,8 @@ def _iter_levels(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Ten
         tags = tags.gather(0, source)
 
 
-def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
-    """Return (b, n) int64 counts: for each rank, how many of the n thresholds in 0 .. n do not exceed it.
+def count_thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
+    """Count the thresholds, n per row in 0 .. n, that do not exceed each rank; return (b, n) int64.
 
     Applied twice to thresholds that do not decrease, this returns the thresholds.
     """
@@ -260,8 +260,10 @@ Terms = tuple[Tensor, Tensor | None, Tensor]
 item is behind, 0 if no item with a lower target comes near. All are float64."""
 
 
-def ranking_terms(scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True) -> Terms:
-    r"""Compute the ranking loss of :func:`cotap_loss`, including ties, in O(n log n) time and O(n) memory.
+def ranking_loss_and_gradient(
+    scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
+) -> Terms:
+    r"""Compute the loss of :func:`cotap_loss` and its gradient, including ties, in O(n log n) time and O(n) memory.
 
     Everything is in float64, since differences of large moments would lose all digits of float32.
 
@@ -296,7 +298,7 @@ class _Items:
     Tensors (b, N) are padded to whole blocks with items that are larger than all others and have no weight.
     """
 
-    blocks: Blocks  # partition of the positions
+    blocks: Partition  # partition of the positions
     order: Tensor  # (b, n) int64, the item at each position
     scores: Tensor  # (b, N) float64
     p: Tensor  # (b, N) float64, centered scores, since only differences count and small numbers have small moments
@@ -311,8 +313,8 @@ class _Items:
 
 def _sort_items(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -> _Items:
     n = scores.shape[1]
-    blocks = split_blocks(n)
-    more = blocks.length - n
+    blocks = partition_into_blocks(n)
+    more = blocks.padded_length - n
     # by targets, then scores, then targets again: equal targets fall by score, equal scores rise by target
     sorted_targets, by_target = targets.sort(dim=1, stable=True)
     below = _run_starts(sorted_targets)
@@ -326,18 +328,18 @@ def _sort_items(scores: Tensor, targets: Tensor, weights: Tensor, margin: float)
     far_worse = torch.minimum(torch.searchsorted(rising, rising - margin, right=True), worse)
     p = rising.gather(1, ranks)
     sizes = torch.zeros_like(below).scatter_add_(1, below, torch.ones_like(below))
-    fill = torch.arange(n, blocks.length, device=scores.device).expand(len(scores), -1)
+    fill = torch.arange(n, blocks.padded_length, device=scores.device).expand(len(scores), -1)
     return _Items(
         blocks=blocks,
         order=order,
         scores=pad(p, (0, more)),
         p=pad(p - p.mean(1, keepdim=True), (0, more)),
         gamma=pad(weights.gather(1, order).double(), (0, more)),
-        below=pad(below, (0, more), value=blocks.length),
-        up_to=pad(below + sizes.gather(1, below), (0, more), value=blocks.length),
+        below=pad(below, (0, more), value=blocks.padded_length),
+        up_to=pad(below + sizes.gather(1, below), (0, more), value=blocks.padded_length),
         worse=pad(worse.gather(1, ranks), (0, more)),
         merged=joint_sort_order(
-            blocks, torch.cat([ranks, fill], dim=1), pad(far_worse, (0, more), value=blocks.length)
+            blocks, torch.cat([ranks, fill], dim=1), pad(far_worse, (0, more), value=blocks.padded_length)
         ),
     )
 
@@ -355,7 +357,7 @@ def _between_blocks(items: _Items, margin: float) -> tuple[Tensor, Tensor, Tenso
     moments = torch.stack([torch.ones_like(p), p, p * p])
     worse, far_worse = items.merged.sum_lower_ranked(moments, earlier=True)
     near = worse - far_worse
-    begin = torch.arange(items.blocks.length, device=p.device) // size * size
+    begin = torch.arange(items.blocks.padded_length, device=p.device) // size * size
     ahead = _sums_before(moments, torch.minimum(items.below, begin)) - worse
     ahead_count, ahead_sum, _ = ahead.unbind()
     near_count, near_sum, near_squares = near.unbind()
@@ -409,7 +411,7 @@ def _pulls_between_blocks(items: _Items, strength: Tensor, margin: float) -> Ten
     lower, up_to_near = items.merged.inverse().sum_lower_ranked(payload, earlier=False)
     middle_count, middle_sum = (up_to_near - lower).unbind()
     # items of later blocks with the same target have smaller ranks, and do not count
-    end = (torch.arange(items.blocks.length, device=p.device) // size + 1) * size
+    end = (torch.arange(items.blocks.padded_length, device=p.device) // size + 1) * size
     ends = torch.cat([torch.maximum(items.up_to, end), end.expand_as(items.up_to)], dim=1)
     with_alike, own = _sums_before(strength[None], ends)[0].chunk(2, dim=1)
     return lower[0] - (with_alike - own) + (1 + p / margin) * middle_count - middle_sum / margin
@@ -421,10 +423,10 @@ def _sums_before(values: Tensor, ends: Tensor) -> Tensor:
     return sums.gather(2, ends.expand(len(values), -1, -1))
 
 
-def ranking_terms_by_pairs(
+def ranking_loss_and_gradient_by_pairs(
     scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
 ) -> Terms:
-    """Compute the result of :func:`ranking_terms` as an O(n^2) double sum, which is faster for few items."""
+    """Compute :func:`ranking_loss_and_gradient` as an O(n^2) double sum, which is faster for few items."""
     n = scores.shape[1]
     p, gamma = scores.double(), weights.double()
     difference = p[:, :, None] - p[:, None, :]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import DataInfo
-from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.views.recipes import crop_views
+from labelkit.data.samplers import ImageStream, StreamSampler
+from labelkit.data.views.recipes import multi_crop_views
 from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import RepresentationMethod
@@ -61,7 +61,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
     def views(self, min_overlap: tuple[float, float] | None = None) -> tuple[ViewSpec, ...]:
         """Return the large and small views of each image."""
         config: Any = self.config  # each method has its own augmentations
-        return crop_views(
+        return multi_crop_views(
             (self.network.input_spec.size, config.local_size),
             config.num_local_views,
             config.augmentation,
@@ -75,15 +75,15 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
     def mixed_phase(
         self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
     ) -> Phase:
-        """Return a phase whose batches contain a fixed number of images from each dataset, equal on every process.
+        """Return a phase whose batches contain fixed numbers of images from each dataset, equal on every process.
 
         ``rows`` are the readable images; images of a single object come first in the dataset.
         """
         config = self.config
         objects, batches = config.objects_per_batch, min(config.eval_every_steps, config.steps)
         streams = [
-            Stream("objects", rows[rows < self._num_objects], objects),
-            Stream("scenes", rows[rows >= self._num_objects], config.batch_size - objects),
+            ImageStream("objects", rows[rows < self._num_objects], objects),
+            ImageStream("scenes", rows[rows >= self._num_objects], config.batch_size - objects),
         ]
         return Phase(
             math.ceil(config.steps / config.eval_every_steps),
@@ -96,7 +96,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
         )
 
     def on_train_start(self, state: TrainState) -> None:
-        """Warn about anything that is missing from the initial weights."""
+        """Warn about parts of the networks that the initial weights lack."""
         for note in self._notes:
             state.warn(note)
 
@@ -137,14 +137,14 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
 
 @torch.no_grad()
 def assignment_entropy(outputs: Tensor, temperature: float) -> Tensor:
-    """Return the normalized entropy of the mean prediction for outputs (n, k); 0 if one output receives everything."""
+    """Compute the normalized entropy of the mean prediction for outputs (n, k); 0 if all predictions are the same."""
     mean = torch.softmax(outputs.float() / temperature, dim=1).mean(dim=0)
     entropy: Tensor = torch.special.entr(mean).sum()
     return entropy / math.log(outputs.shape[1])
 
 
-def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
-    """Check that small views consist of whole patches and that batches divide evenly among processes.
+def check_sizes(config: EMATargetConfig, network: TokenNetwork) -> None:
+    """Check that small views consist of whole patches, and that batches divide evenly among processes.
 
     Raises:
         ConfigError: they do not; the message names the option.
@@ -158,7 +158,7 @@ def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
 
 
 def load_branches(network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str) -> bool:
-    """Load the backbones and projectors of both networks from a run; return whether it has them.
+    """Load the backbones and projectors of student and target from a run; return whether it contains them.
 
     All other weights of the target are copied from the student.
 

@@ -25,11 +25,15 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.recipes import strong_view, weak_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
-from labelkit.methods.discovery.losses import AttentionAlignmentLoss, ConfidentPseudoLabelLoss, DistributionAlignment
+from labelkit.methods.discovery.losses import (
+    AttentionAlignmentLoss,
+    ConfidentPseudoLabelLoss,
+    DistributionAlignmentLoss,
+)
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.methods.discovery.recipe import SelfDistilledClassifier
 from labelkit.models.frozen_part import FrozenPart
-from labelkit.models.paired_attention import KeyUpdate
+from labelkit.models.paired_attention import KeyUpdateParams
 from labelkit.training.method import Phase, StepOutput, TrainState
 
 
@@ -43,7 +47,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             problem = f"{config.backbone} has {depth} transformer blocks, numbered from 0"
             remedy = "Choose lower numbers." if depth else "Choose a vision transformer, or pass --align-mode none."
             raise ConfigError("--align-blocks", problem, remedy)
-        update = KeyUpdate(config.alpha, config.beta, config.gamma_update, config.gamma_reg, config.update_space)
+        update = KeyUpdateParams(config.alpha, config.beta, config.gamma_update, config.gamma_reg, config.update_space)
         self._update = update if config.align_mode == "flip" else None
         # without alignment, the blocks to align need not exist; a CNN has none
         existing_blocks = tuple(block for block in config.align_blocks if block < depth)
@@ -53,17 +57,17 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             problem = f"--align-mode {config.align_mode} requires a trained last block, but all {depth} are frozen"
             raise ConfigError("--grad-from-block", problem, f"Choose at most {depth - 1}.")
         classes, mode, temperature = self.network.num_outputs, config.align_mode, config.student_temperature
-        self.aligned_distillation = DistributionAlignment(classes, temperature) if mode == "da" else None
+        self.aligned_distillation = DistributionAlignmentLoss(classes, temperature) if mode == "da" else None
         self.confident = ConfidentPseudoLabelLoss(temperature) if mode == "fixmatch" else None
         self._log_now = False
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single training phase: weak and strong views, batches half labeled in expectation."""
+        """Return the single training phase: weak and strong views, and half of each batch labeled in expectation."""
         (phase,) = super().phases(rows)
         return (replace(phase, views=self.views) if self.config.align_mode == "sda" else phase,)
 
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
-        """Return the teacher's and student's views for an epoch, whose augmentation strength grows with sda."""
+        """Return the teacher's and student's views for an epoch; with ``sda``, the student's become stronger."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         student_view = strong_view if self.config.student_view == "strong" else weak_view
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)
@@ -118,7 +122,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         return None, {}
 
     def reuse_frozen(self) -> FrozenPart:
-        """Enable caching of the teacher before its first aligned block and the student before its first trained one."""
+        """Enable caching of the tokens before the teacher's first aligned and the student's first trained block."""
         if self.config.log_energy == "all":
             problem = "the energies of all blocks require all tokens, but the cache of frozen blocks contains only some"
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or remove --reuse-frozen.")

@@ -49,7 +49,7 @@ class ContrastiveNetwork(PairedNetwork):
 
         After ``reuse_frozen``, views are cached outputs instead.
         """
-        features = self.features_of_pair(first, second)
+        features = self.compute_pair_features(first, second)
         return self.directions(self.projector(features))
 
 
@@ -68,7 +68,7 @@ class GCD(Method[GCDConfig]):
         self.label_contrast = SupConLoss(config.supervised_temperature)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single training phase: two views from the same transform, batches half labeled in expectation."""
+        """Return the single training phase: two views by one transform, half of each batch labeled in expectation."""
         size, domain = self.network.input_spec.size, self.config.augmentation
         of_rows = embedding_views(self.config, self.data)
         view = of_rows[1] if of_rows else simgcd_view(size, domain, chiral=self.data.chiral)

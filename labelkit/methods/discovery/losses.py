@@ -17,7 +17,7 @@ from labelkit.training.distributed import gather_batch
 
 
 class DiscoveryLoss(nn.Module):
-    r"""Weighted sum of the unsupervised and supervised losses of category discovery.
+    r"""Category discovery loss: a weighted sum of unsupervised and supervised terms.
 
     .. math::
         L &= (1 - \lambda)(L^u_\text{rep} + L^u_\text{cons}) + \lambda (L^s_\text{rep} + L^s_\text{cons}) \\
@@ -86,7 +86,7 @@ class DiscoveryLoss(nn.Module):
         teacher_temperature: float,
         consistency: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss and its parts."""
+        """Return the weighted loss and the value of each term."""
         b = len(labels)
         if b < 2:
             raise ValueError(f"the batch must contain at least 2 images, got {b}")
@@ -122,7 +122,7 @@ class DiscoveryLoss(nn.Module):
 
 
 AlignmentKind = Literal["l2", "kld", "coral"]
-#: Decay of the running mean of predictions in `DistributionAlignment` (ours).
+#: Decay of the running mean of predictions in `DistributionAlignmentLoss` (ours).
 SHARES_DECAY = 0.99
 
 
@@ -173,7 +173,7 @@ class AttentionAlignmentLoss(nn.Module):
             return difference.square().sum(dim=(-2, -1)).mean() / (4 * keys.shape[-1] ** 2)
 
 
-class DistributionAlignment(nn.Module):
+class DistributionAlignmentLoss(nn.Module):
     r"""Cross-entropy against teacher targets whose class distribution is adjusted toward uniform.
 
     .. math::
@@ -266,7 +266,7 @@ class ConfidentPseudoLabelLoss(nn.Module):
     def forward(
         self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the fraction of images that are kept."""
+        """Return the loss and the fraction of images above the confidence threshold."""
         with without_autocast(student_logits):
             targets = F.softmax(promote(teacher_logits.detach()) / teacher_temperature, dim=1)
             confidence, pseudo_labels = targets.max(dim=1)

@@ -9,7 +9,7 @@ from torch import Tensor
 from labelkit.data.batch import DataInfo
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.discovery.options import ContrastiveTrainConfig
-from labelkit.models.frozen_part import FrozenPart, find_frozen_part, pool_tokens
+from labelkit.models.frozen_part import FrozenPart, find_frozen_part, pool_cached_tokens
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.inference import BackboneNetwork
 from labelkit.models.paired_attention import freeze_backbone, paired_forward
@@ -32,7 +32,7 @@ class PairedNetwork(BackboneNetwork):
         self._kept: FrozenPart | None = None
 
     def reuse_frozen(self, moved_blocks: Collection[int] = ()) -> FrozenPart:
-        """Let ``features_of_pair`` and ``embed`` accept cached tokens instead of images; return the frozen part.
+        """Make ``compute_pair_features`` and ``embed`` accept cached tokens as images; return the frozen part.
 
         In ``moved_blocks``, the first view's keys follow the second view's queries.
 
@@ -42,7 +42,7 @@ class PairedNetwork(BackboneNetwork):
         self._kept = find_frozen_part(self.backbone.net, self._grad_from_block, moved_blocks, self._train_stem)
         return self._kept
 
-    def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
+    def compute_pair_features(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
         """Map ``first`` and ``second`` views (b, c, h, w) to features (2b, d), with all first views first.
 
         After ``reuse_frozen``, views are cached outputs instead. ``options`` are passed to `paired_forward`.
@@ -55,14 +55,14 @@ class PairedNetwork(BackboneNetwork):
             second,
             grad_from_block=self._grad_from_block,
             train_stem=self._train_stem,
-            kept=self._kept,
+            frozen_part=self._kept,
             **options,
         )
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the features (b, d) of images (b, c, h, w), or of their cached tokens after ``reuse_frozen``."""
         if self._kept is not None and images.ndim < 4:
-            return pool_tokens(self.backbone.net, images, self._kept)
+            return pool_cached_tokens(self.backbone.net, images, self._kept)
         return super().embed(images)
 
 
@@ -86,5 +86,5 @@ class DiscoveryNetwork(PairedNetwork):
 
         After ``reuse_frozen``, views are cached outputs instead. ``options`` are passed to `paired_forward`.
         """
-        features = self.features_of_pair(first, second, **options)
+        features = self.compute_pair_features(first, second, **options)
         return self.projector(features), self.classifier(features)

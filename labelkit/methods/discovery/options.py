@@ -6,15 +6,15 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneOptions, ReuseOptions
-from labelkit.options.base import override_default, panel
+from labelkit.options.base import field_factory, override_default
 from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind, TrainConfig
 
-_MODEL = panel("Model")
-_LOSS = panel("Loss")
-_VIEWS = panel("Views")
-_MONITOR = panel("Monitor")
-_ALIGN = panel("Alignment")
+_MODEL = field_factory("Model")
+_LOSS = field_factory("Loss")
+_VIEWS = field_factory("Views")
+_MONITOR = field_factory("Monitor")
+_ALIGN = field_factory("Alignment")
 
 
 class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
@@ -52,7 +52,9 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     projection_dim: int = _MODEL(256, "Output dimension of the projector.", ge=1)
 
     supervised_weight: float = _LOSS(0.35, "Weight of the supervised terms (lambda in the paper).", ge=0, le=1)
-    contrastive_temperature: float = _LOSS(1.0, "Unsupervised contrastive temperature (tau_u in the paper).", gt=0)
+    contrastive_temperature: float = _LOSS(
+        1.0, "Temperature of the unsupervised contrastive loss (tau_u in the paper).", gt=0
+    )
     supervised_temperature: float = _LOSS(0.07, "Supervised contrastive temperature (tau_c in the paper).", gt=0)
 
     augmentation: Literal["generic", "fine", "digits"] = _VIEWS(
@@ -61,12 +63,12 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """Whether the supervised terms have a positive weight."""
+        """Whether labels are used, that is, the supervised terms have a positive weight."""
         return self.supervised_weight > 0
 
     @property
     def label_kind(self) -> LabelKind:
-        """``some``, since unlabeled classes are to be discovered."""
+        """Kind of labels used: ``some`` of the classes have labels, and the others are discovered."""
         return "some"
 
 

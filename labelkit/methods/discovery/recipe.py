@@ -111,14 +111,14 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
         self._teacher_temperature = teacher_temperature(self.config, state.epoch)
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor that tracks discovery on the unlabeled images."""
+        """Return the monitor that tracks the discovery accuracy on unlabeled images."""
         config, data = self.config, self.data
         unlabeled = inputs.rows[data.labels[inputs.rows] < 0]
         pair = self.views if config.view_gap else None
         return DiscoveryMonitor(unlabeled, inputs.truth, old_class_mask(data), data.num_old_classes, pair)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return a warning if fewer than half of the classes are in use at the end of a run."""
+        """Return a warning if fewer than half of the classes are predicted at the end of a run."""
         num_classes = self.network.num_outputs
         used = metrics.get("used_clusters", num_classes)
         if 2 * used >= num_classes:

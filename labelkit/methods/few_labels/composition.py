@@ -26,19 +26,19 @@ from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, draw_blending_plan
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.samplers import ImageStream, StreamSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
-from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency
+from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistencyLoss
 from labelkit.methods.few_labels.mixmatch import MIXUP_ALPHA
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import StudentNetwork, recalibrate_bn
 from labelkit.models.backbones.staged_network import StagedNetwork
-from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.batch_norm import use_batch_statistics
 from labelkit.models.ema import EMATeacher, copy_for_ema, ema_update
 from labelkit.models.inference import InferenceNetwork
 from labelkit.training.method import PassSettings, Phase, TrainState
-from labelkit.training.schedules import compute_max_decay, ema_decay
+from labelkit.training.schedules import ema_decay_schedule, max_ema_decay
 
 #: Learning rate of Adam, and EMA decay of the trained weights (the decay is published, the rate is not).
 MASTER_LR: Final = 1e-3
@@ -153,7 +153,7 @@ class ComposedNetwork(InferenceNetwork):
         self.train(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in evaluation mode; the training code switches only the composition to training mode."""
+        """Keep evaluation mode, whatever ``mode`` is; only the composition is ever switched to training mode."""
         del mode
         return super().train(False)
 
@@ -163,22 +163,22 @@ class ComposedNetwork(InferenceNetwork):
         return {**self.current.identity, "layer": "composition"}
 
     @torch.no_grad()
-    def inputs(self, images: Tensor) -> tuple[Tensor, ...]:
+    def composition_inputs(self, images: Tensor) -> tuple[Tensor, ...]:
         """Compute the outputs of the three networks at the composition layer."""
         networks = (self.current, self.previous, self.averaged)
         if self.at == "pool":
             return tuple(network.embed(images) for network in networks)
-        return tuple(_get_staged_network(network).pre(images) for network in networks)
+        return tuple(_get_staged_network(network).run_early_stages(images) for network in networks)
 
     @torch.no_grad()
     def averaged_logits(self, inputs: Sequence[Tensor]) -> Tensor:
         """Compute the averaged network's own logits from its output at the composition layer."""
-        features = inputs[2] if self.at == "pool" else _get_staged_network(self.averaged).post(inputs[2])
+        features = inputs[2] if self.at == "pool" else _get_staged_network(self.averaged).run_last_stage(inputs[2])
         return self.averaged.classify(features)
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the master's features (b, d), with gradients flowing to the composition."""
-        return self.composition(self.inputs(images))
+        return self.composition(self.composition_inputs(images))
 
     def classify(self, embeddings: Tensor) -> Tensor:
         """Return the logits (b, c) of embeddings (b, d)."""
@@ -197,13 +197,13 @@ def _joined_width(student: StudentNetwork) -> int:
     was_training = network.training
     network.eval()
     with torch.no_grad():
-        maps = network.pre(next(network.parameters()).new_zeros(1, spec.channels, spec.size, spec.size))
+        maps = network.run_early_stages(next(network.parameters()).new_zeros(1, spec.channels, spec.size, spec.size))
     network.train(was_training)
     return int(maps.shape[1])
 
 
-class MasterTraining:
-    """Training of the master network after a block of updates; ``state.epoch`` is the number of the block.
+class MasterTrainer:
+    """Trainer of the master network after a block of updates; ``state.epoch`` is the number of the block.
 
     Args:
         master: updated in place with new networks and weights.
@@ -225,17 +225,17 @@ class MasterTraining:
     ) -> None:
         self.master, self.config, self.labels, self.rows, self.view = master, config, labels, rows, view
         self.state, self.block = state, state.epoch
-        self.steps = config.master_steps or max(1, config.block_steps // 10)
-        high = compute_max_decay(self.steps, MASTER_DECAY)
-        self.decay = ema_decay(high, high, 0)
-        self._consistency, self._label_loss = SquaredConsistency(), MixMatchLoss()
+        self.steps = config.master_steps or max(1, config.steps_per_block // 10)
+        high = max_ema_decay(self.steps, MASTER_DECAY)
+        self.decay = ema_decay_schedule(high, high, 0)
+        self._consistency, self._label_loss = SquaredConsistencyLoss(), MixMatchLoss()
         self._discrimination = None if config.discrimination == "none" else DiscriminationLoss()
         self._centroids: Tensor | None = None
 
-    def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> dict[str, float]:
-        """Compose the master from the student and its EMA after the block, and train it.
+    def run(self, student: StudentNetwork, teacher: StudentNetwork, *, is_first: bool) -> dict[str, float]:
+        """Build the master from the student and its EMA after the block, and train it.
 
-        Both must have batch norm statistics for evaluation. For the ``first`` master, the previous student is the same.
+        Both must have batch norm statistics for evaluation. For the ``is_first`` master, both students are the same.
 
         Returns:
             Means of J_X (``cross_entropy``), J_C (``agreement``) and J_D (``discrimination``) over the last quarter of
@@ -243,7 +243,7 @@ class MasterTraining:
             converter, initially (channels)^0.5 / 3.
         """
         master, steps = self.master, self.steps
-        master.previous.load_state_dict((student if first else master.current).state_dict())
+        master.previous.load_state_dict((student if is_first else master.current).state_dict())
         master.current.load_state_dict(student.state_dict())
         master.averaged.load_state_dict(teacher.state_dict())
         master.composition.initialize_composition(master.averaged)
@@ -292,8 +292,8 @@ class MasterTraining:
         config, unlabeled = self.config, self._unlabeled
         per_batch = config.labeled_batch_size if len(unlabeled) else config.batch_size
         streams = [
-            Stream("master labeled", self.rows[self.labels[self.rows] >= 0], per_batch),
-            Stream("master unlabeled", unlabeled, config.batch_size - per_batch),
+            ImageStream("master labeled", self.rows[self.labels[self.rows] >= 0], per_batch),
+            ImageStream("master unlabeled", unlabeled, config.batch_size - per_batch),
         ]
         sampler = StreamSampler(streams, steps=self.steps, seed=config.seed, phase=self.block)
         return self.state.batches(Phase(1, (self.view,), sampler, labels=self.labels), _EPOCH_OFFSET + self.block)
@@ -306,7 +306,7 @@ class MasterTraining:
         targets = one_hot(labels[labeled], master.num_outputs).float()
         generator = keyed_generator(self.config.seed, "lmcs/master mixup", self.block * self.steps + step)
         shares = draw_blending_plan(count, MIXUP_ALPHA, generator, images.device)
-        inputs = master.inputs(torch.cat([shares.blend(images[labeled]), images[~labeled]]))
+        inputs = master.composition_inputs(torch.cat([shares.blend(images[labeled]), images[~labeled]]))
         features = master.composition(inputs)
         logits = master.classify(features)
         cross_entropy, _ = self._label_loss(logits[:count], shares.blend(targets), count)
@@ -324,7 +324,7 @@ class MasterTraining:
         if self._discrimination is None:
             return 0.0
         sums = torch.zeros(2)
-        with batch_statistics(self.master.composition):
+        with use_batch_statistics(self.master.composition):
             for step, batch in enumerate(self.batches()):
                 if step == ETA_BATCHES:
                     break
@@ -346,7 +346,7 @@ class MasterTraining:
 
         def embed_for_clustering(images: Tensor) -> Tensor:
             # training compares features computed with batch statistics
-            with batch_statistics(composition) if is_trained else nullcontext():
+            with use_batch_statistics(composition) if is_trained else nullcontext():
                 return self.master.embed(images)
 
         features = self.state.embed(embed_for_clustering, rows, PassSettings(order="fixed"))

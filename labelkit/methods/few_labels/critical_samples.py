@@ -28,11 +28,11 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     SearchRound,
     check_features,
     compute_min_and_max,
-    distances_between,
+    euclidean_distances,
     round_for_sorting,
-    search,
+    search_in_rounds,
 )
-from labelkit.methods.few_labels.snowball_search import nearest_means
+from labelkit.methods.few_labels.snowball_search import find_nearest_means
 
 Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
 Labels = NDArray[np.int64]
@@ -45,7 +45,7 @@ _BLOCK_NUMBERS = 1 << 22
 
 @dataclass(frozen=True)
 class CriticalDiscovery(Discovery):
-    """Newly labeled rows with their soft labels and entropies.
+    """Rows labeled by a search for critical samples, with their soft labels and entropies.
 
     Attributes:
         per_class: in addition to the fields of every search: ``confined``, candidates within the radius;
@@ -60,12 +60,12 @@ class CriticalDiscovery(Discovery):
 
     @property
     def disagreement(self) -> float:
-        """Return the share of confined rows whose soft label favors another class; NaN if there are none."""
+        """Return the fraction of rows within the radius whose soft label favors another class; NaN without rows."""
         confined, disagreeing = (sum(report[key] for report in self.per_class) for key in ("confined", "disagreeing"))
         return disagreeing / confined if confined else float("nan")
 
 
-def discover_critical(
+def discover_critical_samples(
     features: ArrayLike,
     labels: ArrayLike,
     count: Count,
@@ -75,9 +75,9 @@ def discover_critical(
     confine: bool = True,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
-    """Label ``count`` unlabeled rows of features (n, d) that are near the labeled classes yet ambiguous.
+    """Label ``count`` unlabeled rows of features (n, d) that are close to labeled classes, yet ambiguous.
 
-    Labels, count, rounds and options are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+    The other arguments are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search_in_rounds`.
     Rows are ordered by ``criterion``. If ``confine``, only the nearest rows are considered: 10 times as many as
     requested, but at most a quarter of the candidates (and at least as many as requested), per class if balanced.
 
@@ -91,18 +91,18 @@ def discover_critical(
 
     def measure(current: Labels, given: Labels, pool: Labels, num_classes: int) -> tuple[NDArray[np.float64], Labels]:
         del current  # earlier discoveries do not change the means
-        return nearest_means([rows], "none", given, pool, num_classes)
+        return find_nearest_means([rows], "none", given, pool, num_classes)
 
-    return search(measure, partial(_choose, rows, criterion, confine), labels, count, rounds, **options)
+    return search_in_rounds(measure, partial(_choose, rows, criterion, confine), labels, count, rounds, **options)
 
 
-def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
+def rank_weights(num_references: int, beta: float) -> NDArray[np.float64]:
     """Return the weights ``beta / (beta + rank / n)`` (n,) float64 for ranks from 1 to n (Eq. 3.10)."""
-    ranks = np.arange(1, num_reference + 1) / num_reference
+    ranks = np.arange(1, num_references + 1) / num_references
     return np.asarray(beta / (beta + ranks))
 
 
-def soft_labels(
+def compute_soft_labels(
     rows: NDArray[Any],
     query_rows: NDArray[np.int64],
     labels: NDArray[np.int64],
@@ -110,7 +110,7 @@ def soft_labels(
     beta: float,
     scale: float,
 ) -> NDArray[np.float64]:
-    """Compute soft labels (m, c) for rows from their rank-weighted neighbors among the reference rows (Eq. 3.11).
+    """Compute soft labels (m, c), averages of the labels of all reference rows weighted by distance rank (Eq. 3.11).
 
     Args:
         rows: (n, d).
@@ -128,7 +128,7 @@ def soft_labels(
     for start in range(0, len(query_rows), size):
         block = slice(start, start + size)
         order = np.argsort(
-            round_for_sorting(distances_between(rows[query_rows[block]], rows[references]) / scale),
+            round_for_sorting(euclidean_distances(rows[query_rows[block]], rows[references]) / scale),
             axis=1,
             kind="stable",
         )
@@ -139,9 +139,9 @@ def soft_labels(
     return soft
 
 
-def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
+def entropy_bits(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the entropy (m,) of probabilities (m, c) in bits (Eq. 3.12), with 0 log 0 = 0."""
-    return np.asarray(entr(soft).sum(axis=1) / np.log(2))
+    return np.asarray(entr(probabilities).sum(axis=1) / np.log(2))
 
 
 def _choose_classes(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -158,7 +158,7 @@ def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Searc
     candidates = turn.pool[confined]
     # the weight is one half at a rank that equals the mean number of rows per class
     beta, num_classes = 1 / np.count_nonzero(turn.sizes), len(turn.sizes)
-    soft = soft_labels(rows, candidates, turn.original, num_classes, beta, turn.scale)
+    soft = compute_soft_labels(rows, candidates, turn.original, num_classes, beta, turn.scale)
     entropy, nearest = entropy_bits(soft), turn.nearest[confined]
     voted = _choose_classes(soft, nearest)
     if len(np.unique(round_for_sorting(entropy))) == 1 < len(confined) and criterion != "min_distance":

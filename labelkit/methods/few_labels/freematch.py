@@ -27,20 +27,20 @@ from labelkit.methods.few_labels.recipe import (
     StudentObjective,
     StudentObjectiveMethod,
     head_logits,
-    split_labeled,
+    labeled_and_unlabeled_positions,
 )
 from labelkit.training.distributed import check_divisible
 from labelkit.training.method import StepOutput, TrainState
 
 
-class AdaptiveThreshold(nn.Module):
+class AdaptiveThresholds(nn.Module):
     r"""Confidence thresholds for pseudo-labels that follow the model's running mean confidence.
 
     .. math:: \tau \leftarrow m \tau + (1 - m)\,\overline{\max_k p_k}, \quad
         \tilde p \leftarrow m \tilde p + (1 - m)\,\bar p, \quad
         \tau_k = \tau\, \tilde p_k / \max_j \tilde p_j
 
-    All start at 1 / c. A row is kept if the probability of its class k is at least :math:`\tau_k`.
+    All start at 1 / c. A row is selected if the probability of its class k is at least :math:`\tau_k`.
 
     Args:
         num_classes: c.
@@ -84,24 +84,24 @@ class AdaptiveThreshold(nn.Module):
 
 
 class PseudoLabelLoss(nn.Module):
-    r"""Cross-entropy between predictions for strong views and pseudo-labels from weak views, for kept images only.
+    r"""Cross-entropy between predictions for strong views and pseudo-labels from weak views, on selected images only.
 
     .. math:: L = -\frac1b \sum_{i \in A} \log \text{softmax}(s_i)_{\hat y_i}
 
-    The mean is over all b rows, so the loss scales with the share of rows kept. In nats, >= 0.
+    The mean is over all b rows, so the loss scales with the share of selected rows. In nats, >= 0.
 
     Shape:
         - logits: ``(b, c)`` float of the strong views; receives gradients.
         - pseudo_labels: ``(b,)`` int64.
-        - kept: ``(b,)`` bool, A.
-        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if nothing is kept.
+        - selected: ``(b,)`` bool, A.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if nothing is selected.
     """
 
-    def forward(self, logits: Tensor, pseudo_labels: Tensor, kept: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, pseudo_labels: Tensor, selected: Tensor) -> Tensor:
         """Return the mean loss over all images of the batch."""
         with without_autocast(logits):
             terms = F.cross_entropy(promote(logits), pseudo_labels, reduction="none")
-            return (terms * kept).sum() / max(len(terms), 1)
+            return (terms * selected).sum() / max(len(terms), 1)
 
 
 class FairnessLoss(nn.Module):
@@ -109,22 +109,22 @@ class FairnessLoss(nn.Module):
 
     .. math:: L = \sum_k \text{norm}(\tilde p / \tilde h)_k \log \text{norm}(\bar p / \bar h)_k
 
-    with the running shares :math:`\tilde p, \tilde h` of ``AdaptiveThreshold``, and :math:`\bar p, \bar h` the mean
-    prediction and the predicted shares of the kept strong views. In nats, <= 0; -log c if both are uniform.
+    with the running shares :math:`\tilde p, \tilde h` of ``AdaptiveThresholds``, and :math:`\bar p, \bar h` the mean
+    prediction and the predicted shares of the selected strong views. In nats, <= 0; -log c if both are uniform.
 
     As published, minimizing it raises the cross-entropy: it moves the batch away from the running distribution. Its
     weight is small, and 0 disables it.
 
     Shape:
         - logits: ``(b, c)`` float of the strong views; receives gradients.
-        - kept: ``(b,)`` bool.
+        - selected: ``(b,)`` bool.
         - class_shares, predicted_shares: ``(c,)`` float, no gradient.
-        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if nothing is kept.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if nothing is selected.
     """
 
-    def forward(self, logits: Tensor, kept: Tensor, class_shares: Tensor, predicted_shares: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, selected: Tensor, class_shares: Tensor, predicted_shares: Tensor) -> Tensor:
         """Return the loss, summed over classes."""
-        places = kept.nonzero().squeeze(1)  # the only GPU synchronization
+        places = selected.nonzero().squeeze(1)  # the only GPU synchronization
         if not len(places):
             return promote(logits).sum() * 0
         with without_autocast(logits):
@@ -165,14 +165,14 @@ class FreeMatchObjective(StudentObjective):
     def __init__(self, config: FreeMatchConfig, num_classes: int, views: tuple[ViewSpec, ViewSpec]) -> None:
         super().__init__()
         self.views, self._fairness_weight = views, config.fairness_weight
-        self.runs_teacher = self.runs_master = False
-        self.threshold = AdaptiveThreshold(num_classes, config.threshold_decay, config.fixed_threshold)
+        self.teacher_in_train_mode = self.runs_master = False
+        self.threshold = AdaptiveThresholds(num_classes, config.threshold_decay, config.fixed_threshold)
         self.label_loss, self.pseudo_label_loss = LabelLoss(1.0), PseudoLabelLoss()
         self.fairness = FairnessLoss()
 
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss on labeled and unlabeled rows, with gradients only for the student; no teacher is used."""
-        student, (labeled, unlabeled) = networks.student, split_labeled(batch)
+        student, (labeled, unlabeled) = networks.student, labeled_and_unlabeled_positions(batch)
         weak, strong = batch.views[0], batch.views[1]
         count, others = len(labeled), len(unlabeled)
         logits = head_logits(student, torch.cat([weak[labeled], weak[unlabeled], strong[unlabeled]]))[0]
@@ -184,17 +184,17 @@ class FreeMatchObjective(StudentObjective):
             with torch.no_grad():
                 predictions = weak_logits.float().softmax(dim=1)
                 self.threshold.update(predictions, state)
-                kept = self.threshold(predictions)
-            pseudo = self.pseudo_label_loss(strong_logits, predictions.argmax(dim=1), kept)
+                selected = self.threshold(predictions)
+            pseudo = self.pseudo_label_loss(strong_logits, predictions.argmax(dim=1), selected)
             loss = loss + pseudo
             logs |= {
                 "unlabeled": pseudo.detach(),
-                "kept": kept.float().mean(),
+                "kept": selected.float().mean(),
                 "threshold": self.threshold.confidence.clone(),
             }
             if self._fairness_weight:
                 shares = self.threshold.class_shares, self.threshold.predicted_shares
-                fairness = self.fairness(strong_logits, kept, *shares)
+                fairness = self.fairness(strong_logits, selected, *shares)
                 loss = loss + self._fairness_weight * fairness
                 logs["fairness"] = fairness.detach()
         return StepOutput(loss, logs)

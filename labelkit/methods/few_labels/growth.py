@@ -30,14 +30,14 @@ NETWORKS: Final = ("student", "teacher", "master")
 
 @dataclass(frozen=True, slots=True)
 class GrowthRules:
-    """Rules for how fast and how far the label set grows."""
+    """Rules that determine how fast the label set grows, and up to which size."""
 
     factor: float  # ratio of the number of labels after a discovery to that before, > 1
     cap: float  # maximum number of labels, as a multiple of the given ones, >= 1
     generations: int  # number of times that labels grow from the given ones
 
-    def next_count(self, num_labels: int, num_given: int, num_unlabeled: int) -> int:
-        """Return the number of images to discover next.
+    def next_discovery_size(self, num_labels: int, num_given: int, num_unlabeled: int) -> int:
+        """Return the number of labels to discover next.
 
         It is ``min((f - 1) |L|, cap |given| - |L|, |unlabeled| / 2)``, rounded down, at least 0.
         """
@@ -45,16 +45,16 @@ class GrowthRules:
         return max(0, wanted)
 
     def max_label_counts(self, num_given: int, num_images: int) -> list[int]:
-        """Return the number of labels after each discovery of a generation, if each discovers as many as allowed."""
+        """Return the number of labels after each discovery of a generation if every discovery reaches its limit."""
         found, labels = [], num_given
-        while count := self.next_count(labels, num_given, num_images - labels):
+        while count := self.next_discovery_size(labels, num_given, num_images - labels):
             labels += count
             found.append(labels)
         return found
 
 
-class LabelGrowth(nn.Module):
-    """Original labels together with those discovered during training.
+class GrowingLabelSet(nn.Module):
+    """The original labels and those discovered during training.
 
     Args:
         given: (n,) int64 labels, -1 = none; they never change.
@@ -94,10 +94,10 @@ class LabelGrowth(nn.Module):
         return labels
 
     def num_to_discover(self, rows: NDArray[np.int64]) -> int:
-        """Return how many of the rows (m,) the next discovery should label; 0 ends the generation."""
+        """Return the number of rows (m,) that the next discovery should label; 0 ends the generation."""
         labels = self.labels()
         unlabeled = int((labels[rows] < 0).sum())
-        return self.rules.next_count(int((labels >= 0).sum()), int((self.given >= 0).sum()), unlabeled)
+        return self.rules.next_discovery_size(int((labels >= 0).sum()), int((self.given >= 0).sum()), unlabeled)
 
     def add(self, discovery: Discovery, network: str) -> None:
         """Add the discovered labels as the next iteration."""
@@ -113,11 +113,11 @@ class LabelGrowth(nn.Module):
         self.num_found.fill_(stop)
 
     def can_start_generation(self) -> bool:
-        """Return whether another generation may start; this one must have discovered something."""
+        """Return whether another generation may start, which requires that this one has discovered labels."""
         return int(self.iteration) > 0 and int(self.generation) < self.rules.generations
 
     def next_generation(self) -> None:
-        """Start a new generation without the labels discovered so far, keeping the last predictions for comparison."""
+        """Start a new generation without the discovered labels, but keep the last predictions for comparison."""
         self.generation += 1
         self.iteration.fill_(0)
         self.predictions[1] = self.predictions[0]
@@ -128,7 +128,7 @@ class LabelGrowth(nn.Module):
         return {"generation": float(self.generation), "iteration": float(self.iteration), "labeled": labeled}
 
     def record_predictions(self, classes: Tensor, rows: NDArray[np.int64]) -> tuple[float | None, float | None]:
-        """Store the classes (m,) predicted for ``rows`` (m,) at the end of a phase; return the shares that changed.
+        """Store the classes (m,) predicted for rows (m,) at the end of a phase; return the fractions that changed.
 
         Returns:
             Share of the rows without a given label whose class has changed since the end of the last phase, and since
@@ -158,7 +158,7 @@ class LabelGrowth(nn.Module):
 
 
 def broadcast_discovery(discovery: D, rows: NDArray[np.int64], state: TrainState) -> D:
-    """Share the main process's discovery among ``rows`` with every process, in case results differ in the last bits.
+    """Send the main process's discovery among ``rows`` to all processes, whose own may differ in the last bits.
 
     Warnings are forwarded. Indices of the result are dataset rows.
     """
@@ -171,8 +171,8 @@ def broadcast_discovery(discovery: D, rows: NDArray[np.int64], state: TrainState
     return replace(discovery, indices=indices, labels=labels, rank=rank, distance=table[3].numpy())
 
 
-def add_discovered(
-    growth: LabelGrowth, discovery: Discovery, network: str, state: TrainState, num_classes: int, **more: float
+def add_discovered_labels(
+    growth: GrowingLabelSet, discovery: Discovery, network: str, state: TrainState, num_classes: int, **more: float
 ) -> None:
     """Add discovered labels to the label set and log their number."""
     growth.add(discovery, network)
@@ -194,9 +194,9 @@ _HEADER: Final = ("sample_index", "path", "label", "score", "rank", "generation"
 
 
 class GrowthMonitor(ClassificationMonitor):
-    """Monitor that tracks held-out accuracy, and writes and evaluates the discovered labels."""
+    """Monitor of held-out accuracy and of the discovered labels, which it writes and evaluates."""
 
-    def __init__(self, growth: LabelGrowth, data: DataInfo, inputs: MonitorInputs) -> None:
+    def __init__(self, growth: GrowingLabelSet, data: DataInfo, inputs: MonitorInputs) -> None:
         super().__init__(inputs.held_out, data.class_order)
         self._growth, self._inputs, self._names = growth, inputs, data.class_names
         self._order = np.array(data.class_order, dtype=np.int64)

@@ -27,37 +27,37 @@ from numpy.typing import NDArray
 from torch import nn
 
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.samplers import ImageStream, StreamSampler
 from labelkit.errors import DivergenceError
 from labelkit.formatting import percent
-from labelkit.methods.few_labels.composition import GuideNetwork, MasterTraining
-from labelkit.methods.few_labels.critical_samples import discover_critical
+from labelkit.methods.few_labels.composition import GuideNetwork, MasterTrainer
+from labelkit.methods.few_labels.critical_samples import discover_critical_samples
 from labelkit.methods.few_labels.growth import (
+    GrowingLabelSet,
     GrowthMonitor,
     GrowthRules,
-    LabelGrowth,
-    add_discovered,
+    add_discovered_labels,
     broadcast_discovery,
 )
-from labelkit.methods.few_labels.losses import SquaredConsistency
+from labelkit.methods.few_labels.losses import SquaredConsistencyLoss
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight_schedule
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjectiveMethod,
     head_logits,
-    learning_rate,
-    split_labeled,
+    labeled_and_unlabeled_positions,
+    lr_and_beta_schedules,
     student_phase,
     training_class_names,
 )
-from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.batch_norm import use_batch_statistics
 from labelkit.models.headed import NUM_ROTATIONS, rotate_images
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import check_divisible
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
-from labelkit.training.schedules import RampedWeight, phase_lr
+from labelkit.training.schedules import RampedWeight, phase_lr_schedule
 
 PRETEXT_LR = 0.1
 #: Labels stop growing if nearest mean and soft label disagree on a larger share of the confined images (ours).
@@ -75,9 +75,9 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         self.guide = GuideNetwork(config, self.network)
         weight = unlabeled_weight_schedule(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)
-        self.consistency = SquaredConsistency()
+        self.consistency = SquaredConsistencyLoss()
         rules = GrowthRules(config.growth_factor, config.growth_limit, generations=1)
-        self.growth = LabelGrowth(data.labels, rules)
+        self.growth = GrowingLabelSet(data.labels, rules)
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith("growth."))
         guidance = config.guidance_weight * config.unlabeled_weight
         self._guidance = RampedWeight(guidance, config.unlabeled_ramp * config.steps)
@@ -93,16 +93,16 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         labels = self.growth.labels(learned)
         name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
         views = self.objective.views
-        phase = student_phase(config, labels, rows, views, steps=steps, peak=config.lr, index=index, name=name)
-        rate, _ = learning_rate(config, config.steps, config.lr)
+        phase = student_phase(config, labels, rows, views, steps=steps, peak_lr=config.lr, index=index, name=name)
+        rate, _ = lr_and_beta_schedules(config, config.steps, config.lr)
         return replace(phase, lr=lambda step: rate(start + step))
 
     def _first_steps(self, rows: NDArray[np.int64]) -> int:
         """Return the number of updates before the first discovery, or of the run if there is nothing to discover."""
         config, given = self.config, int((self.data.labels >= 0).sum())
-        if not self.growth.rules.next_count(given, given, int((self.data.labels[rows] < 0).sum())):
+        if not self.growth.rules.next_discovery_size(given, given, int((self.data.labels[rows] < 0).sum())):
             return config.steps
-        return min(config.first_blocks * config.block_steps, config.steps)
+        return min(config.first_blocks * config.steps_per_block, config.steps)
 
     def max_adaptive_steps(self) -> int:
         """Return the number of updates of the run."""
@@ -134,9 +134,9 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         """
         config, network, steps = self.config, self.network, self.config.pretext_steps
         sampler = StreamSampler(
-            [Stream("pretext", self._rows, config.batch_size)], steps=steps, seed=config.seed, phase=0
+            [ImageStream("pretext", self._rows, config.batch_size)], steps=steps, seed=config.seed, phase=0
         )
-        rate = phase_lr(PRETEXT_LR, steps)
+        rate = phase_lr_schedule(PRETEXT_LR, steps)
         # dropout and similar layers draw from torch's global generator
         with seeded_init(config.seed + 5):
             device = next(network.parameters()).device
@@ -165,12 +165,12 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute MixMatch's loss plus the guidance loss."""
-        output, (_, others) = super().training_step(batch), split_labeled(batch)
+        output, (_, others) = super().training_step(batch), labeled_and_unlabeled_positions(batch)
         weight = self._guidance(self._state.step)
         if not (weight > 0 and self.guide.is_ready and len(others)):
             return output
         guide_logits = self.guide.logits(batch.views[0][others])
-        with batch_statistics(self.network):
+        with use_batch_statistics(self.network):
             own = head_logits(self.network, batch.views[1][others])[0]
         difference = self.consistency(own, guide_logits).mean()
         return StepOutput(output.loss + weight * difference, {**output.logs, "guidance": difference.detach()})
@@ -186,8 +186,8 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         if guide.snapshot is not None:
             guide.snapshot.module.load_state_dict(teacher.state_dict())
         if guide.master is not None:
-            training = MasterTraining(guide.master, self.config, labels, self._rows, self.weak_view, state)
-            master_metrics = training.run(student, teacher, first=first)
+            training = MasterTrainer(guide.master, self.config, labels, self._rows, self.weak_view, state)
+            master_metrics = training.run(student, teacher, is_first=first)
             metrics |= {f"master/{name}": value for name, value in master_metrics.items()}
         return {**metrics, "generation": float(self.growth.iteration), "labeled": float((labels >= 0).sum())}
 
@@ -198,7 +198,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         churn, _ = growth.record_predictions(scores.argmax(1), self._rows)
         rest, before = config.steps - state.step, int(growth.iteration)
         found = 0 if churn is not None and churn < config.churn else self._discover(state)
-        length = min(config.generation_blocks * config.block_steps, rest) if found else rest
+        length = min(config.generation_blocks * config.steps_per_block, rest) if found else rest
         self._later.append([before, state.step, length])
         return {**({} if churn is None else {"churn": churn}), "discovered": float(found)}
 
@@ -207,7 +207,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         config, growth, rows = self.config, self.growth, self._rows
         if not growth.num_to_discover(rows):
             return 0
-        found = discover_critical(
+        found = discover_critical_samples(
             state.embed(self.network.embed, rows).numpy(),
             growth.labels()[rows],
             growth.num_to_discover(rows),
@@ -231,7 +231,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         if found.exhausted:
             short = sum(report["taken"] < (report["quota"] or 0) for report in found.per_class)
             state.warn(f"found {len(found.indices)} critical samples, but too few in {short} classes")
-        add_discovered(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
+        add_discovered_labels(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
         return len(found.indices)
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:

@@ -10,8 +10,8 @@ from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.temperature import require_positive
 
 
-class SquaredConsistency(nn.Module):
-    r"""Mean squared difference between the predicted probabilities of two networks.
+class SquaredConsistencyLoss(nn.Module):
+    r"""Mean squared difference between the class probabilities predicted by two networks.
 
     .. math:: L = \frac{1}{b c} \sum_i \sum_k (\text{softmax}(s_i)_k - \text{softmax}(t_i)_k)^2
 
@@ -73,7 +73,7 @@ class MixMatchLoss(nn.Module):
     """
 
     def forward(self, logits: Tensor, targets: Tensor, num_labeled: int) -> tuple[Tensor, Tensor]:
-        """Return the labeled and the unlabeled part of the loss."""
+        """Return the loss terms of the labeled and of the unlabeled rows."""
         if logits.shape != targets.shape or logits.ndim != 2 or not 0 <= num_labeled <= len(logits):
             raise ValueError(
                 f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must both have shape (m, c), with m "

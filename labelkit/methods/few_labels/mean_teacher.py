@@ -19,14 +19,9 @@ from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.losses import SquaredConsistency
+from labelkit.methods.few_labels.losses import SquaredConsistencyLoss
 from labelkit.methods.few_labels.options import MeanTeacherConfig, MeanTeacherOptions
-from labelkit.methods.few_labels.recipe import (
-    StudentNetworks,
-    StudentObjective,
-    StudentObjectiveMethod,
-    head_logits,
-)
+from labelkit.methods.few_labels.recipe import StudentNetworks, StudentObjective, StudentObjectiveMethod, head_logits
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import RampedWeight
 
@@ -51,9 +46,9 @@ class MeanTeacherObjective(StudentObjective):
         super().__init__()
         self.views, self._class_norm = (view, view), options.class_norm
         self._weight = RampedWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
-        self.runs_teacher = self.runs_master = options.consistency_weight > 0
+        self.teacher_in_train_mode = self.runs_master = options.consistency_weight > 0
         self.label_loss = LabelLoss(1.0)
-        self.consistency = SquaredConsistency()
+        self.consistency = SquaredConsistencyLoss()
 
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss, with gradients only for the student."""

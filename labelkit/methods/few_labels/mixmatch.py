@@ -22,7 +22,7 @@ from torch.nn.functional import one_hot
 from labelkit.data.batch import Batch, DataInfo, draw_blending_plan
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
-from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency, sharpen
+from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistencyLoss, sharpen
 from labelkit.methods.few_labels.options import MixMatchConfig, MixMatchOptions
 from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
@@ -30,9 +30,9 @@ from labelkit.methods.few_labels.recipe import (
     StudentObjective,
     StudentObjectiveMethod,
     head_logits,
-    split_labeled,
+    labeled_and_unlabeled_positions,
 )
-from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.batch_norm import use_batch_statistics
 from labelkit.training.distributed import check_divisible
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import RampedWeight
@@ -92,14 +92,14 @@ class MixMatchObjective(StudentObjective):
         self.views = view, view
         self.unlabeled_weight = weight
         self._seed = seed
-        self.runs_teacher, self.runs_master = False, weight.full > 0
+        self.teacher_in_train_mode, self.runs_master = False, weight.full > 0
         self.loss = MixMatchLoss()
-        self.consistency = SquaredConsistency()
+        self.consistency = SquaredConsistencyLoss()
 
     @torch.no_grad()
     def guess_labels(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
         """Compute a student's sharpened mean prediction (u, k) for two views (u, c, h, w) of unlabeled images."""
-        with batch_statistics(student):
+        with use_batch_statistics(student):
             predictions = [head_logits(student, view)[0].float().softmax(dim=1) for view in views]
         return sharpen(torch.stack(predictions).mean(0), TEMPERATURE)
 
@@ -111,7 +111,7 @@ class MixMatchObjective(StudentObjective):
         Raises:
             ValueError: the batch has unlabeled rows, but not as many as labeled ones.
         """
-        student, (labeled, unlabeled) = networks.student, split_labeled(batch)
+        student, (labeled, unlabeled) = networks.student, labeled_and_unlabeled_positions(batch)
         first, second = batch.views[0], batch.views[1]
         images, others = first[labeled], (first[unlabeled], second[unlabeled])
         rows = len(images)
@@ -145,7 +145,7 @@ class MixMatchObjective(StudentObjective):
         """Compute the logits of three blocks, each with batch statistics of rows from all of them."""
         mixed = interleave(blocks)
         logits = [head_logits(student, mixed[0])[0]]
-        with batch_statistics(student):
+        with use_batch_statistics(student):
             logits += [head_logits(student, block)[0] for block in mixed[1:]]
         return torch.cat(interleave(logits))
 
@@ -155,7 +155,7 @@ class MixMatchObjective(StudentObjective):
         with torch.no_grad():
             # all rows, since batch statistics of a few images would be noisy
             target = head_logits(networks.master, batch.views[1])[0][labeled]
-        with batch_statistics(networks.student):
+        with use_batch_statistics(networks.student):
             own = head_logits(networks.student, batch.views[0][labeled])[0]
         difference: Tensor = self.consistency(own, target)
         return difference.mean()

@@ -6,23 +6,23 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneRunConfig, PixelOptions
-from labelkit.options.base import BaseConfig, override_default, panel
+from labelkit.options.base import BaseConfig, field_factory, override_default
 from labelkit.options.embeddings import EmbeddingInputOptions, StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind, StepTrainConfig
 
-_FREEMATCH = panel("FreeMatch")
-_DATA = panel("Data")
+_FREEMATCH = field_factory("FreeMatch")
+_DATA = field_factory("Data")
 
-_VIEWS = panel("Views")
-_AVERAGES = panel("Averaged networks")
-_OPTIMIZATION = panel("Optimization")
-_DISCOVERY = panel("Discovery")
-_MIXMATCH = panel("MixMatch")
-_RUN = panel("Run")
-_MASTER = panel("Master")
-_GROWTH = panel("Growth")
-_PRETEXT = panel("Pretext")
-_STOP = panel("Stop")
+_VIEWS = field_factory("Views")
+_AVERAGES = field_factory("Averaged networks")
+_OPTIMIZATION = field_factory("Optimization")
+_DISCOVERY = field_factory("Discovery")
+_MIXMATCH = field_factory("MixMatch")
+_RUN = field_factory("Run")
+_MASTER = field_factory("Master")
+_GROWTH = field_factory("Growth")
+_PRETEXT = field_factory("Pretext")
+_STOP = field_factory("Stop")
 
 
 class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
@@ -61,12 +61,12 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """True, since labels are always used."""
+        """Whether labels are used; always true."""
         return True
 
     @property
     def label_kind(self) -> LabelKind:
-        """``few``, since a few labels of each class are used."""
+        """Kind of labels used: a ``few`` of each class."""
         return "few"
 
 
@@ -138,7 +138,7 @@ class FreeMatchConfig(StrongEmbeddingInputOptions, TwoStreamTrainConfig):
 
 
 class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
-    """Options for methods with equally many labeled and unlabeled images per batch, such as MixMatch."""
+    """Options for methods such as MixMatch, whose batches contain as many labeled as unlabeled images."""
 
     labeled_batch_size: int = _OPTIMIZATION(
         64, "Number of labeled images in each batch of --batch-size images. Default: half.", ge=1
@@ -162,7 +162,7 @@ class MixMatchConfig(EmbeddingInputOptions, HalfLabeledConfig):
 
 
 class SearchOptions(BaseConfig):
-    """Options shared by the searches of Snowball and LMCS for images to label, during training and on a store."""
+    """Options shared by Snowball's and LMCS's searches for images to label, in training and in a store."""
 
     balance: Literal["balanced", "global"] = _DISCOVERY(
         "balanced",
@@ -257,12 +257,12 @@ class LMCSConfig(EmbeddingInputOptions, HalfLabeledConfig, CriticalSearchOptions
     )
 
     @property
-    def block_steps(self) -> int:
+    def steps_per_block(self) -> int:
         """Number of updates per block."""
         return min(self.eval_every_steps, self.steps)
 
 
-_LOSS = panel("Loss")
+_LOSS = field_factory("Loss")
 
 
 class MeanTeacherRecipeOptions(PixelOptions):
@@ -356,7 +356,7 @@ class MeanTeacherConfig(EmbeddingInputOptions, MeanTeacherRecipeOptions, TwoStre
     steps: int = override_default(TwoStreamTrainConfig, "steps", 150_000)
 
 
-_MODEL = panel("Model")
+_MODEL = field_factory("Model")
 
 
 class ConfidentSearchOptions(SearchOptions):
@@ -446,8 +446,8 @@ class SnowballConfig(
     )
 
     @property
-    def phase_steps(self) -> int:
-        """Number of updates per later phase."""
+    def later_phase_steps(self) -> int:
+        """Number of updates in each phase after the first."""
         return max(1, self.steps // 3) if self.later_steps is None else self.later_steps
 
     @model_validator(mode="after")
@@ -462,5 +462,5 @@ class SnowballConfig(
         return self
 
     def length_options(self) -> dict[str, int]:
-        """Return the number of steps in the first phase, and in later phases if set separately."""
+        """Return the options for the number of steps in the first phase and, if set, in later phases."""
         return super().length_options() | ({} if self.later_steps is None else {"later_steps": self.later_steps})

@@ -28,16 +28,16 @@ BLOCK_ROWS = 4096
 _DECIMALS = 9
 
 
-def check_features(array: ArrayLike) -> NDArray[Any]:
-    """Check features (n, d) and return them as an array.
+def check_features(features: ArrayLike) -> NDArray[Any]:
+    """Check the shape and values of features (n, d), and return them as an array.
 
     Raises:
         ValueError: the shape or type is wrong, or a value is not finite.
     """
-    return check_array(np.asarray(array), ensure_min_samples=0, input_name="features")
+    return check_array(np.asarray(features), ensure_min_samples=0, input_name="features")
 
 
-def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
+def euclidean_distances(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
     """Compute the Euclidean distances (m, j) between rows (m, d) and (j, d); distances to NaN rows are infinite.
 
     Computed from differences rather than expanded squares, so that exact ties stay exact.
@@ -48,14 +48,14 @@ def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.fl
     return np.where(np.isnan(distances), np.inf, distances)
 
 
-def round_distances_for_sorting(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Return the distances divided by their median and rounded for sorting, and the median (or 1 if it is 0)."""
-    scale = (float(np.median(distance)) if len(distance) else 1.0) or 1.0
-    return round_for_sorting(distance / scale), scale
+def round_distances_for_sorting(distances: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Divide distances by their median (or by 1 if it is 0) and round them for sorting; also return the divisor."""
+    scale = (float(np.median(distances)) if len(distances) else 1.0) or 1.0
+    return round_for_sorting(distances / scale), scale
 
 
 def round_for_sorting(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Round values for comparison to remove noise in their last digits."""
+    """Round values, so that noise in the last digits does not affect their order."""
     return np.round(values, _DECIMALS)
 
 
@@ -82,8 +82,8 @@ class Discovery:
     exhausted: bool  # whether fewer rows than requested were found
     warnings: tuple[str, ...]  # messages for the user
 
-    def added_to(self, labels: ArrayLike) -> NDArray[np.int64]:
-        """Return a copy of ``labels`` with the discovered labels filled in."""
+    def fill_in(self, labels: ArrayLike) -> NDArray[np.int64]:
+        """Return a copy of ``labels`` that includes the discovered labels."""
         result = np.array(labels, dtype=np.int64)
         result[self.indices] = self.labels
         return result
@@ -94,7 +94,7 @@ D = TypeVar("D", bound=Discovery)
 
 @dataclass(frozen=True)
 class SearchRound:
-    """Candidate rows of one search round, grouped by nearest class. Places are positions in ``pool``."""
+    """Candidate rows of one search round, grouped by nearest class; places are positions in ``pool``."""
 
     number: int  # number of the round, from 1
     num_before: int  # rows found in earlier rounds
@@ -113,7 +113,7 @@ class SearchRound:
     def build_discovery(
         self, chosen: Sequence[NDArray[np.int64]], ties: Sequence[NDArray[Any]], warnings: Sequence[str] = ()
     ) -> Discovery:
-        """Build the discovery from the selected rows.
+        """Build the round's discovery from the selected rows.
 
         Args:
             chosen: selected places of each group, in order.
@@ -146,7 +146,7 @@ class SearchRound:
 
 
 class SearchArguments(TypedDict, total=False):
-    """Keyword arguments of :func:`search` that are common to all searches."""
+    """Keyword arguments of :func:`search_in_rounds` that all searches accept."""
 
     num_classes: int | None
     original: ArrayLike | None
@@ -160,7 +160,7 @@ Measure = Callable[
 """Maps current labels, given labels, the pool and c to each pool row's distance to its nearest class and that class."""
 
 
-def search(
+def search_in_rounds(
     measure: Measure,
     choose: Callable[[SearchRound], D],
     labels: ArrayLike,
@@ -172,7 +172,7 @@ def search(
     balance: Balance = "balanced",
     class_names: Sequence[str] = (),
 ) -> D:
-    """Select and label rows in rounds, with fixed features.
+    """Select unlabeled rows in rounds and assign a class to each, with fixed features.
 
     Args:
         measure: returns the distance of each row to its nearest class, and that class.
@@ -199,9 +199,9 @@ def search(
     found: list[D] = []
     for number in range(1, rounds + 1):
         requested = np.asarray(int((current >= 0).sum()) if isinstance(count, str) else count)
-        shares = (
-            (quotas(int(requested), sizes) if requested.ndim == 0 else requested) if balance == "balanced" else None
-        )
+        shares = None
+        if balance == "balanced":
+            shares = split_into_quotas(int(requested), sizes) if requested.ndim == 0 else requested
         pool = np.flatnonzero(current < 0)
         distance, nearest = measure(current, given, pool, len(sizes))
         keys, scale = round_distances_for_sorting(distance)
@@ -214,7 +214,7 @@ def search(
         warnings += found[-1].warnings
         if not len(found[-1].indices):
             break
-        current = found[-1].added_to(current)
+        current = found[-1].fill_in(current)
     return _join_rounds(found, tuple(dict.fromkeys(warnings)))
 
 
@@ -231,8 +231,8 @@ def _join_rounds(found: list[D], warnings: tuple[str, ...]) -> D:
     return dataclasses.replace(found[0], **{**columns, "warnings": warnings})
 
 
-def quotas(count: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Split ``count`` among classes in proportion to ``sizes``, using the largest-remainder method.
+def split_into_quotas(count: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Divide ``count`` among classes in proportion to ``sizes``, using the largest-remainder method.
 
     Ties go to the lowest class. Computed in integers, so that equal shares are equal.
     """

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.samplers import ImageStream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
@@ -32,8 +32,8 @@ from labelkit.methods.few_labels.options import (
     TwoStreamTrainConfig,
 )
 from labelkit.models.backbones.convnets import set_dropout
-from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
-from labelkit.models.ema import StudentChain
+from labelkit.models.batch_norm import BatchStatisticsSum, share_statistics, use_batch_statistics
+from labelkit.models.ema import EMAChain
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
 from labelkit.models.inference import InferenceNetwork
@@ -41,7 +41,14 @@ from labelkit.training.distributed import count_processes
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, PassSettings, Phase, StepOutput, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
-from labelkit.training.schedules import BETAS, Schedule, adam_betas, compute_max_decay, ema_decay, phase_lr
+from labelkit.training.schedules import (
+    BETAS,
+    Schedule,
+    adam_beta_schedule,
+    ema_decay_schedule,
+    max_ema_decay,
+    phase_lr_schedule,
+)
 
 StudentNetwork = ClassifierNetwork[LinearHeads]
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
@@ -54,7 +61,7 @@ MAX_IMAGES: Final = 16_384
 def recalibrate_bn(
     network: InferenceNetwork, state: TrainState, rows: NDArray[np.int64], *, part: nn.Module | None = None
 ) -> None:
-    """Recompute batch norm statistics from unaugmented training images in evaluation mode.
+    """Recompute the batch norm statistics that evaluation mode uses, from unaugmented training images.
 
     The result is the same for any number of processes, up to the last bits of a sum in float64. Training is not
     affected, since training mode uses batch statistics.
@@ -65,7 +72,7 @@ def recalibrate_bn(
         rows: (m,) readable training images; at most ``MAX_IMAGES`` are used, always the same ones.
         part: part of the network to recalibrate; other statistics are used unchanged. Default: the whole network.
     """
-    statistics = StatisticsSum(network if part is None else part)
+    statistics = BatchStatisticsSum(network if part is None else part)
     if not statistics:
         return
     chosen = rows
@@ -73,7 +80,7 @@ def recalibrate_bn(
         chosen = np.sort(keyed_generator(0, "recalibrate").permutation(rows)[:MAX_IMAGES])
 
     def run_network(images: Tensor) -> Tensor:
-        with nullcontext() if part is None else batch_statistics(part):
+        with nullcontext() if part is None else use_batch_statistics(part):
             network.embed(images)
         return torch.zeros(len(images), 1)
 
@@ -131,11 +138,11 @@ def student_phase(
     views: Sequence[ViewSpec],
     *,
     steps: int,
-    peak: float,
+    peak_lr: float,
     index: int = 0,
     name: str = "train",
 ) -> Phase:
-    """Return a phase of ``steps`` updates, split into epochs of ``eval_every_steps`` and with its own learning rate.
+    """Return a phase of ``steps`` updates with its own learning-rate schedule, in epochs of ``eval_every_steps``.
 
     Its batches contain labeled images first, then unlabeled ones, if there are any.
 
@@ -145,40 +152,40 @@ def student_phase(
         rows: readable rows.
         views: views of each image.
         steps: length of the phase.
-        peak: peak learning rate.
+        peak_lr: peak learning rate.
         index: number of the phase; only phase 0 has a warm-up.
         name: shown in the log.
     """
     labeled, others = rows[labels[rows] >= 0], rows[labels[rows] < 0]
     count = config.labeled_batch_size if isinstance(config, TwoStreamOptions) and len(others) else config.batch_size
-    drawn = (Stream("labeled", labeled, count), Stream("unlabeled", others, config.batch_size - count))
+    drawn = (ImageStream("labeled", labeled, count), ImageStream("unlabeled", others, config.batch_size - count))
     per_epoch = min(config.eval_every_steps, steps)
     sampler = StreamSampler(drawn, steps=per_epoch, seed=config.seed, phase=index)
-    rate, moments = learning_rate(config, steps, peak, first=index == 0)
+    rate, moments = lr_and_beta_schedules(config, steps, peak_lr, is_first_phase=index == 0)
     return Phase(math.ceil(steps / per_epoch), tuple(views), sampler, name, labels, steps, lr=rate, betas=moments)
 
 
-def learning_rate(
-    config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
+def lr_and_beta_schedules(
+    config: FewLabelTrainConfig, steps: int, peak_lr: float, *, is_first_phase: bool = True
 ) -> tuple[Schedule, Callable[[int], tuple[float, float]] | None]:
-    """Return the schedules of the learning rate and, if not constant, Adam's betas; only the first phase warms up."""
-    up, down = getattr(config, "lr_ramp_up", 0.0) if first else 0.0, getattr(config, "lr_ramp_down", 0.0)
-    rate = phase_lr(peak, steps, config.lr_schedule, getattr(config, "lr_horizon", 1.0), up, down)
+    """Return schedules of the learning rate and, if not constant, of Adam's betas; only the first phase warms up."""
+    up, down = getattr(config, "lr_ramp_up", 0.0) if is_first_phase else 0.0, getattr(config, "lr_ramp_down", 0.0)
+    rate = phase_lr_schedule(peak_lr, steps, config.lr_schedule, getattr(config, "lr_horizon", 1.0), up, down)
     if config.lr_schedule != "ramps":
         return rate, None
     ends = getattr(config, "adam_beta1_end", BETAS[0]), getattr(config, "adam_beta2_start", BETAS[1])
-    return rate, adam_betas(steps, up, down, *ends)
+    return rate, adam_beta_schedule(steps, up, down, *ends)
 
 
-def teacher_decay(config: FewLabelTrainConfig, phase_steps: int) -> Schedule:
-    """Return a phase's EMA decay of the teacher, capped at 1 - 10 / steps so that short phases forget initial weights.
+def teacher_decay_schedule(config: FewLabelTrainConfig, phase_steps: int) -> Schedule:
+    """Return a phase's schedule of the teacher's EMA decay, at most 1 - 10 / steps so that initial weights fade.
 
     With Mean Teacher's options, it is ``ema_decay_start`` if that is lower, until the consistency weight is full.
     """
-    high = compute_max_decay(phase_steps, config.ema_decay)
+    high = max_ema_decay(phase_steps, config.ema_decay)
     if not isinstance(config, MeanTeacherOptions):
-        return ema_decay(high, high, 0)
-    return ema_decay(min(config.ema_decay_start, high), high, round(config.consistency_ramp * config.steps))
+        return ema_decay_schedule(high, high, 0)
+    return ema_decay_schedule(min(config.ema_decay_start, high), high, round(config.consistency_ramp * config.steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +206,12 @@ class StudentObjective(nn.Module, ABC):
 
     Attributes:
         views: views of each image in a batch.
-        runs_teacher: whether a step runs the teacher in training mode, so that it has its own running statistics.
+        teacher_in_train_mode: whether training steps run the teacher in training mode, with its own statistics.
         runs_master: likewise for the master, once it exists.
     """
 
     views: tuple[ViewSpec, ...]
-    runs_teacher: bool
+    teacher_in_train_mode: bool
     runs_master: bool
 
     @abstractmethod
@@ -217,14 +224,14 @@ def head_logits(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
     return network.head.all_logits(network.embed(images))
 
 
-def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the int64 positions of labeled (m,) and unlabeled (u,) images in a batch, without a GPU sync."""
+def labeled_and_unlabeled_positions(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the positions, int64, of labeled (m,) and unlabeled (u,) images in a batch, without a GPU sync."""
     labeled = batch.on_host.labels >= 0
     return batch.indices_where(labeled), batch.indices_where(~labeled)
 
 
 class EMAStudentMethod(Method[FewLabelConfigT]):
-    """Base class for few-label methods that train a network and use its EMA for evaluation and embedding.
+    """Base class of few-label methods that train a network, and use its EMA for evaluation and embedding.
 
     Attributes:
         network: the trained network, a backbone with linear classification heads.
@@ -270,13 +277,13 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         if count_processes() > 1:  # so that training does not depend on the number of processes
             share_statistics(self.network)
         self.weak_view, self.strong_view = weak_and_strong_views(config, data, self.network.input_spec.size)
-        self.chain = StudentChain(self.network, with_master=with_master)
-        self._decay = teacher_decay(config, config.steps)  # by update, counted from 1
+        self.chain = EMAChain(self.network, with_master=with_master)
+        self._decay = teacher_decay_schedule(config, config.steps)  # by update, counted from 1
         self._rows = np.zeros(0, dtype=np.int64)  # rows used for batch norm statistics
 
     @property
-    def runs_teacher(self) -> bool:
-        """Return whether steps run the teacher in training mode, which gives it its own running statistics."""
+    def teacher_in_train_mode(self) -> bool:
+        """Return whether steps run the teacher in training mode, so that it has its own running statistics."""
         return False
 
     def on_train_start(self, state: TrainState) -> None:
@@ -285,10 +292,10 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
 
     def on_step_end(self, state: TrainState) -> None:
         """Update the EMA network."""
-        self.chain.update(self.network, self._decay(state.step + 1), teacher_runs=self.runs_teacher)
+        self.chain.update(self.network, self._decay(state.step + 1), teacher_in_training=self.teacher_in_train_mode)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Recalibrate the batch norm statistics of all networks, which only evaluation and saving use."""
+        """Recalibrate the batch norm statistics of all networks, which are needed only to evaluate and save them."""
         for network in (self.network, self.chain.teacher, self.chain.master):
             if network is not None:
                 recalibrate_bn(network, state, self._rows)
@@ -333,12 +340,12 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
         if index:
             return None
         views = self.objective.views
-        return student_phase(config, self.data.labels, rows, views, steps=config.steps, peak=config.lr)
+        return student_phase(config, self.data.labels, rows, views, steps=config.steps, peak_lr=config.lr)
 
     @property
-    def runs_teacher(self) -> bool:
+    def teacher_in_train_mode(self) -> bool:
         """Return whether the objective runs the teacher in training mode."""
-        return self.objective.runs_teacher
+        return self.objective.teacher_in_train_mode
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the objective's loss for one batch."""

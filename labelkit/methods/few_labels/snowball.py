@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from labelkit.data.batch import DataInfo
 from labelkit.errors import DatasetError
 from labelkit.methods.few_labels.growth import (
+    GrowingLabelSet,
     GrowthMonitor,
     GrowthRules,
-    LabelGrowth,
-    add_discovered,
+    add_discovered_labels,
     broadcast_discovery,
 )
 from labelkit.methods.few_labels.mean_teacher import MeanTeacherObjective
@@ -36,14 +36,14 @@ from labelkit.methods.few_labels.recipe import (
     StudentObjective,
     StudentObjectiveMethod,
     student_phase,
-    teacher_decay,
+    teacher_decay_schedule,
     training_class_names,
 )
-from labelkit.methods.few_labels.snowball_search import Select, discover_confident
+from labelkit.methods.few_labels.snowball_search import Select, discover_confident_samples
 from labelkit.training.distributed import check_divisible
-from labelkit.training.inputs import MonitorInputs, RunInputs
+from labelkit.training.inputs import MethodInputs, MonitorInputs
 from labelkit.training.method import Monitor, Phase, TrainState
-from labelkit.training.schedules import compute_max_decay
+from labelkit.training.schedules import max_ema_decay
 
 #: Decay of the master's weights (beta).
 MASTER_DECAY: Final = 0.999
@@ -54,7 +54,7 @@ FUSION_COUNT: Final = 3
 
 
 class PastFeatures(nn.Module):
-    """Features from the networks of past discoveries, stored for discoveries that combine several networks.
+    """Features computed by the networks of past discoveries, for discoveries that combine several networks.
 
     The features from a past network do not change, so they are stored instead of its weights.
 
@@ -69,8 +69,8 @@ class PastFeatures(nn.Module):
         self.kept: Tensor = nn.Buffer(torch.zeros(max(0, count - 1), num_samples if count > 1 else 0, dim))
         self.num_kept: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
-    def join(self, features: Tensor) -> list[Tensor]:
-        """Return past and current features (n, d), oldest first, and store the current ones."""
+    def append(self, features: Tensor) -> list[Tensor]:
+        """Store current features (n, d), and return them after the past features, oldest first."""
         past = list(self.kept[: int(self.num_kept)].clone().cpu())  # a copy, since the buffer is overwritten below
         if len(self.kept):
             latest = [*past, features][-len(self.kept) :]
@@ -94,7 +94,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
             )
         else:
             self.objective = MeanTeacherObjective(config, config.steps, weak)
-        self.growth = LabelGrowth(data.labels, GrowthRules(GROWTH_FACTOR, config.cap, config.generations))
+        self.growth = GrowingLabelSet(data.labels, GrowthRules(GROWTH_FACTOR, config.cap, config.generations))
         joined = 1 if config.fusion == "none" else FUSION_COUNT
         self.past = PastFeatures(joined, data.num_samples, self.network.embed_dim)
         own = ("growth.", "past.", "chain.has_master")
@@ -103,7 +103,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         self._planned = 0  # later phases decided on so far
         self._exhausted = False
 
-    def attach(self, inputs: RunInputs) -> None:
+    def attach(self, inputs: MethodInputs) -> None:
         """Load the hidden true labels if discovered images should receive them, for comparison."""
         if self.config.found_labels == "true":
             number = {int(label): i for i, label in enumerate(self.data.class_order)}
@@ -121,18 +121,18 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
             return None
         self._rows, config = rows, self.config
         labels = self.data.labels if index == 0 else self.growth.labels()
-        steps = config.phase_steps if index else config.steps
+        steps = config.later_phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
         peak, views = (config.later_lr_ratio if index else 1.0) * config.lr, self.objective.views
-        return student_phase(config, labels, rows, views, steps=steps, peak=peak, index=index, name=name)
+        return student_phase(config, labels, rows, views, steps=steps, peak_lr=peak, index=index, name=name)
 
     def max_adaptive_steps(self) -> int:
         """Return the number of updates of a run in which every generation reaches its full size."""
         config, given = self.config, self.growth.given
         later = config.generations * len(self.growth.rules.max_label_counts(int((given >= 0).sum()), len(given)))
         if config.max_steps is not None:
-            later = min(later, max(0, (config.max_steps - config.steps) // config.phase_steps))
-        return config.steps + later * config.phase_steps
+            later = min(later, max(0, (config.max_steps - config.steps) // config.later_phase_steps))
+        return config.steps + later * config.later_phase_steps
 
     def on_train_start(self, state: TrainState) -> None:
         """Copy the student to the averaged networks, and warn if there is nothing to discover."""
@@ -148,10 +148,12 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
     def on_step_end(self, state: TrainState) -> None:
         """Update teacher and master."""
         config, length = self.config, state.phase_steps
-        decay = teacher_decay(config, length)(state.step + 1)
-        master = compute_max_decay(length, MASTER_DECAY)
-        runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
-        self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)
+        decay = teacher_decay_schedule(config, length)(state.step + 1)
+        master = max_ema_decay(length, MASTER_DECAY)
+        teacher_in_train_mode, runs_master = self.objective.teacher_in_train_mode, self.objective.runs_master
+        self.chain.update(
+            self.network, decay, master, teacher_in_training=teacher_in_train_mode, master_in_training=runs_master
+        )
 
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
         """Discover labels, start another generation or end growth, depending on how many predictions changed."""
@@ -168,7 +170,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
     def _grow(self, state: TrainState, stable: bool, stable_generation: bool) -> int:
         """Discover images for another phase; return how many, 0 if the run is over."""
         growth, config = self.growth, self.config
-        if config.max_steps is not None and state.step + config.phase_steps > config.max_steps:
+        if config.max_steps is not None and state.step + config.later_phase_steps > config.max_steps:
             return 0
         over = self._exhausted or (stable and int(growth.iteration) > 0)
         if over or not growth.num_to_discover(self._rows):
@@ -188,8 +190,8 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         features = state.embed(network.embed, rows)
         table = features.new_zeros((self.data.num_samples, features.shape[1]))
         table[rows] = features
-        parts = [part[rows].numpy() for part in self.past.join(table)]
-        found = discover_confident(
+        parts = [part[rows].numpy() for part in self.past.append(table)]
+        found = discover_confident_samples(
             parts if config.fusion != "none" else parts[-1],
             growth.labels()[rows],
             growth.num_to_discover(rows),
@@ -204,7 +206,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         found = broadcast_discovery(found, rows, state)
         if self.truth is not None:
             found = replace(found, labels=self.truth[found.indices])
-        add_discovered(growth, found, name, state, self.num_classes)
+        add_discovered_labels(growth, found, name, state, self.num_classes)
         return len(found.indices), found.exhausted
 
     def extra_state(self) -> dict[str, Any]:

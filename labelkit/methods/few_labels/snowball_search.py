@@ -19,9 +19,9 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     SearchArguments,
     SearchRound,
     check_features,
-    distances_between,
+    euclidean_distances,
     round_distances_for_sorting,
-    search,
+    search_in_rounds,
 )
 
 Select = Literal["min", "far", "random", "max"]
@@ -32,7 +32,7 @@ Labels = NDArray[np.int64]
 _FAR_FACTOR, _FAR_PART = 10, 2
 
 
-def discover_confident(
+def discover_confident_samples(
     features: ArrayLike | Sequence[ArrayLike],
     labels: ArrayLike,
     count: Count,
@@ -43,9 +43,9 @@ def discover_confident(
     seed: int = 0,
     **options: Unpack[SearchArguments],
 ) -> Discovery:
-    """Label ``count`` unlabeled rows with the class of their nearest mean.
+    """Label ``count`` unlabeled rows with the class of the nearest class mean.
 
-    Labels, count, rounds and options are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+    The other arguments are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search_in_rounds`.
     Features are an (n, d) array, or a list or tuple of such arrays, one per network, combined by ``fusion``:
     ``distance`` averages distances; ``cascade`` concatenates features; ``rank`` averages ranks and votes on labels.
 
@@ -67,16 +67,18 @@ def discover_confident(
 
     def measure(current: Labels, given: Labels, pool: Labels, num_classes: int) -> tuple[NDArray[np.float64], Labels]:
         del given  # earlier discoveries also change the means
-        return nearest_means(parts, fusion, current, pool, num_classes)
+        return find_nearest_means(parts, fusion, current, pool, num_classes)
 
-    return search(measure, partial(_choose, select, seed), labels, count, rounds, **options)
+    return search_in_rounds(measure, partial(_choose, select, seed), labels, count, rounds, **options)
 
 
-def fuse_parts(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Combine the class distances from several networks (Sec. 2.4.3(4)).
+def fuse_class_distances(
+    distances: Sequence[NDArray[np.float64]], fusion: Fusion
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Combine the distances to the classes computed with several networks (Sec. 2.4.3(4)).
 
     Args:
-        parts: per network (m, c) distances.
+        distances: per network (m, c) distances.
         fusion: fusion rule; ``none`` uses the only part.
 
     Returns:
@@ -84,25 +86,25 @@ def fuse_parts(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[ND
         :func:`mean_ranks`, since ranks require all rows.
     """
     if fusion == "rank":
-        nearest = np.stack([part.min(axis=1) for part in parts], axis=1)
-        votes = np.zeros(parts[0].shape, dtype=np.int64)
-        for part in parts:
+        nearest = np.stack([part.min(axis=1) for part in distances], axis=1)
+        votes = np.zeros(distances[0].shape, dtype=np.int64)
+        for part in distances:
             votes[np.arange(len(part)), part.argmin(axis=1)] += 1
-        together = np.mean(parts, axis=0)
+        together = np.mean(distances, axis=0)
         winners = votes == votes.max(axis=1, keepdims=True)
         return np.where(winners, together, np.inf).argmin(axis=1).astype(np.int64), nearest
     if fusion == "cascade":
-        together = np.sqrt(sum(part * part for part in parts))
+        together = np.sqrt(sum(part * part for part in distances))
     else:
-        together = parts[0] if len(parts) == 1 else np.mean(parts, axis=0)
+        together = distances[0] if len(distances) == 1 else np.mean(distances, axis=0)
     return together.argmin(axis=1).astype(np.int64), together.min(axis=1)[:, None]
 
 
-def mean_ranks(nearest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each row's rank, from 1, averaged over the columns of distances (m, j); ties go to the earlier row."""
-    ranks = np.empty(nearest.shape)
-    for column in range(nearest.shape[1]):
-        order = np.argsort(round_distances_for_sorting(nearest[:, column])[0], kind="stable")
+def mean_ranks(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rank rows, from 1, by each column of distances (m, j), and average the ranks; ties go to the earlier row."""
+    ranks = np.empty(distances.shape)
+    for column in range(distances.shape[1]):
+        order = np.argsort(round_distances_for_sorting(distances[:, column])[0], kind="stable")
         ranks[order, column] = np.arange(1, len(order) + 1)
     return np.asarray(ranks.mean(axis=1))
 
@@ -126,19 +128,19 @@ def _choose(select: Select, seed: int, turn: SearchRound) -> Discovery:
     return turn.build_discovery(chosen, [tie[np.concatenate(chosen)]], warnings)
 
 
-def nearest_means(
-    parts: Sequence[NDArray[Any]], fusion: Fusion, known: Labels, pool: Labels, num_classes: int
+def find_nearest_means(
+    parts: Sequence[NDArray[Any]], fusion: Fusion, class_labels: Labels, pool: Labels, num_classes: int
 ) -> tuple[NDArray[np.float64], Labels]:
-    """Return each pool row's distance to, or mean rank for, the nearest mean of the known classes, and this class."""
+    """Find the nearest class mean of each pool row; return the distance to it, or the mean rank, and the class."""
     kind = "none" if len(parts) == 1 else fusion
-    is_known = known >= 0
-    means = [group_means(rows[is_known], known[is_known], num_classes) for rows in parts]  # Eq. 2.8, 3.8
+    is_known = class_labels >= 0
+    means = [group_means(rows[is_known], class_labels[is_known], num_classes) for rows in parts]  # Eq. 2.8, 3.8
     labels = [np.empty(0, dtype=np.int64)]
     nearest = [np.empty((0, len(parts) if kind == "rank" else 1))]
     for start in range(0, len(pool), BLOCK_ROWS):
         block = pool[start : start + BLOCK_ROWS]
-        every = [distances_between(rows[block], mean) for rows, mean in zip(parts, means, strict=True)]
-        named, column = fuse_parts(every, kind)
+        every = [euclidean_distances(rows[block], mean) for rows, mean in zip(parts, means, strict=True)]
+        named, column = fuse_class_distances(every, kind)
         labels.append(named)
         nearest.append(column)
     distances = np.concatenate(nearest)

@@ -28,7 +28,7 @@ class Supervised(EMAStudentMethod[SupervisedConfig]):
         """Return the single training phase, which repeats the labeled images; batch norm uses only these."""
         config, labels = self.config, self.data.labels
         self._rows = rows[labels[rows] >= 0]
-        return (student_phase(config, labels, self._rows, (self.weak_view,), steps=config.steps, peak=config.lr),)
+        return (student_phase(config, labels, self._rows, (self.weak_view,), steps=config.steps, peak_lr=config.lr),)
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the cross-entropy of one batch."""

@@ -65,7 +65,7 @@ def assemble(maps: Tensor, weights: Tensor) -> Tensor:
 
 
 class SpatialAssembly(nn.Module):
-    """Module that predicts how the positions of feature maps should move, and moves them accordingly.
+    """Module that predicts how the positions of feature maps should be rearranged, and rearranges them.
 
     The predictor consists of a 1x1 and a 3x3 convolution (with coordinates as inputs), plus a summary of the whole
     image, then a 1x1 convolution that outputs the votes of position u for each position v, bounded to plus or minus
@@ -187,7 +187,7 @@ def assembly_correlation(weights: Tensor) -> Tensor:
 
 
 def assembly_coherence(weights: Tensor, maps: Tensor) -> Tensor:
-    r"""Compute how differently neighboring positions with similar features move (Eq. 5.7, 5.8).
+    r"""Compute the coherence term: how differently neighboring positions with similar features move (Eq. 5.7, 5.8).
 
     .. math:: L = \frac{1}{\#} \sum_p \sum_{q \in \Omega_p} \alpha_{pq} \|W_p - S_{q - p} W_q\|
 
@@ -228,8 +228,8 @@ def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, 
     return here, there
 
 
-def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return assembly entropy (b,) and correlation (b,), each divided by its maximum for n > 1 positions."""
+def normalized_entropy_and_correlation(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute assembly entropy (b,) and correlation (b,), each divided by its maximum for n > 1 positions."""
     n = weights.shape[-1]
     return assembly_entropy(log_weights) / (2 * n * math.log2(n)), assembly_correlation(weights) / (2 * (n - 1))
 
@@ -247,15 +247,15 @@ def assembly_terms(config: SANConfig, output: AssemblyOutput) -> dict[str, Tenso
     terms: dict[str, Tensor] = {}
     if config.entropy_weight > 0 or config.correlation_weight > 0:
         terms["entropy"], terms["correlation"] = (
-            term.mean() for term in normalized_terms(output.weights, output.log_weights)
+            term.mean() for term in normalized_entropy_and_correlation(output.weights, output.log_weights)
         )
     if config.coherence_weight > 0:
         terms["coherence"] = assembly_coherence(output.weights, output.maps).mean()
     return {name: term for name, term in terms.items() if getattr(config, f"{name}_weight") > 0}
 
 
-def weighted_sum(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:
-    """Return the weighted sum of the assembly terms, with gradients only for the predictor if so configured."""
+def weighted_assembly_loss(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:
+    """Compute the weighted sum of the assembly terms, whose gradients can be limited to the predictor."""
     total = sum((getattr(config, f"{name}_weight") * term for name, term in terms.items()), start=torch.zeros(()))
     if config.term_gradients != "predictor" or not total.requires_grad:
         return total

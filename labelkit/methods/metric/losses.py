@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from labelkit.algorithms.precision import promote, without_autocast
 
 
-def pair_masks(labels: Tensor, reference_labels: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return masks (b, r) of each anchor's positive and negative references, excluding unlabeled ones.
+def pair_masks(labels: Tensor, reference_labels: Tensor, self_indices: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return masks (b, r) of each anchor's positive and negative references; unlabeled ones are neither.
 
     Args:
         labels: (b,) int64, -1 = unlabeled.
         reference_labels: (r,) int64, likewise.
-        own: (b,) int64, index of the reference that is the anchor itself, -1 = none; ``None``: none for any anchor.
+        self_indices: (b,) int64, index of the reference that is the anchor itself, -1 = none; ``None``: all -1.
     """
     known = (labels >= 0)[:, None] & (reference_labels >= 0)
     same = labels[:, None] == reference_labels
-    if own is not None:
-        known = known & (torch.arange(len(reference_labels), device=own.device) != own[:, None])
+    if self_indices is not None:
+        known = known & (torch.arange(len(reference_labels), device=self_indices.device) != self_indices[:, None])
     return known & same, known & ~same
 
 
@@ -56,19 +56,19 @@ class _PairLoss(nn.Module):
         labels: Tensor,
         reference: Tensor | None = None,
         reference_labels: Tensor | None = None,
-        own: Tensor | None = None,
+        self_indices: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss of the embeddings against the references, or against each other if none are given."""
+        """Compute the loss of embeddings relative to references, or relative to each other without references."""
         with without_autocast(embeddings):
             anchors = F.normalize(promote(embeddings), dim=1)
             if reference is None:
                 reference, reference_labels = anchors, labels
-                own = torch.arange(len(labels), device=labels.device)
+                self_indices = torch.arange(len(labels), device=labels.device)
             else:
                 reference = F.normalize(promote(reference), dim=1)
             if reference_labels is None:
                 raise ValueError("reference requires reference_labels")
-            positive, negative = pair_masks(labels, reference_labels, own)
+            positive, negative = pair_masks(labels, reference_labels, self_indices)
             if self.epsilon is not None:
                 with torch.no_grad():
                     positive, negative = hard_pair_masks(anchors @ reference.T, positive, negative, self.epsilon)
@@ -82,7 +82,7 @@ class _PairLoss(nn.Module):
             return self.loss(anchors, labels, found, reference, reference_labels)
 
     def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss from cosines (b, r) and masks (b, r) of pairs, as the library does up to rounding."""
+        """Compute the loss from cosines and pair masks (b, r), as pytorch-metric-learning does, up to rounding."""
         raise NotImplementedError
 
 
@@ -121,7 +121,7 @@ class MultiSimilarityLoss(_PairLoss):
         self.epsilon = epsilon
 
     def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss from cosines (b, r) and masks (b, r) of pairs, equal to the library's up to rounding."""
+        """Compute the loss from cosines and pair masks (b, r), as pytorch-metric-learning does, up to rounding."""
         alpha, beta, base = self.loss.alpha, self.loss.beta, self.loss.base
         sums = [
             F.pad(values.masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(dim=1) / sharpness
@@ -158,7 +158,7 @@ class MemoryContrastiveLoss(_PairLoss):
         self.loss = ContrastiveLoss(pos_margin=1, neg_margin=margin, distance=CosineSimilarity())
 
     def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss from cosines (b, r) and masks (b, r) of pairs, equal to the library's up to rounding."""
+        """Compute the loss from cosines and pair masks (b, r), as pytorch-metric-learning does, up to rounding."""
         attracted = (self.loss.pos_margin - similarities).relu() * positive
         repelled = (similarities - self.loss.neg_margin).relu() * negative
         means = [values.sum() / (values > 0).sum().clamp(min=1) for values in (attracted, repelled)]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.attention import keypoint_heatmaps
-from labelkit.algorithms.homographies import compute_view_homographies, move_points, to_3x3_matrices
+from labelkit.algorithms.homographies import apply_homographies, compute_view_homographies, to_3x3_matrices
 from labelkit.algorithms.precision import without_autocast
 from labelkit.data.batch import Batch
 from labelkit.data.decode import BadImageError
@@ -22,7 +22,7 @@ from labelkit.data.views.spec import PairPlan
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
 from labelkit.store.array_files import Matches, read_matches
-from labelkit.training.inputs import RunInputs
+from labelkit.training.inputs import MethodInputs
 
 # A crop is the box of the matching keypoints, with a margin, a minimum size and jitter.
 _MARGIN = 0.25
@@ -36,7 +36,7 @@ _NUM_CHECKED = 8
 
 
 @dataclass(frozen=True)
-class MatchedImages:
+class MatchedPairs:
     """Pairs of training images with matching keypoints."""
 
     matches: Matches  # pairs of dataset rows, in both directions
@@ -45,12 +45,12 @@ class MatchedImages:
 
 
 class MatchedPairing:
-    """Pairing that shows a matching partner for images that have one; see ``labelkit.data.views.spec.Pairing``.
+    """Pairing of images with a matching image, if they have one; see ``labelkit.data.views.spec.Pairing``.
 
     ``clusters`` returns the current cluster (n,) of each image; partners in another cluster are not used.
     """
 
-    def __init__(self, images: MatchedImages, clusters: Callable[[], NDArray[np.int64]]) -> None:
+    def __init__(self, images: MatchedPairs, clusters: Callable[[], NDArray[np.int64]]) -> None:
         self._images, self._clusters = images, clusters
         order = np.argsort(images.matches.pairs[:, 0], kind="stable")
         firsts = images.matches.pairs[order, 0]
@@ -82,7 +82,9 @@ class MatchedPairing:
         return PairPlan(shown, links, boxes)
 
 
-def compute_crop_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.float64]) -> NDArray[np.float64]:
+def compute_crop_box(
+    box: NDArray[np.float64], height: int, width: int, random_values: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Compute the crop of an image in a matched pair: a jittered square around the matched keypoints.
 
     It is square in pixels, and lies inside the image.
@@ -91,7 +93,7 @@ def compute_crop_box(box: NDArray[np.float64], height: int, width: int, u: NDArr
         box: (4,) left, top, right, bottom of the keypoints in normalized coordinates.
         height: height of the image in pixels.
         width: width of the image in pixels.
-        u: (3 or more,) uniform random numbers that jitter size and position.
+        random_values: (3 or more,) uniform random numbers that jitter size and position.
 
     Returns:
         (4,) crop in the same coordinates, with a side at most as long as the image's shorter side.
@@ -100,16 +102,16 @@ def compute_crop_box(box: NDArray[np.float64], height: int, width: int, u: NDArr
     low, high = (box[:2] + 1) / 2 * sides, (box[2:] + 1) / 2 * sides
     shorter = sides.min()
     side = max(float((high - low).max()) * (1 + _MARGIN), _MIN_SIDE * shorter)
-    side = min(side * (1 + _JITTER * (2 * u[0] - 1)), shorter)
-    start = (low + high) / 2 - side / 2 + _JITTER * side * (2 * u[1:3] - 1)
+    side = min(side * (1 + _JITTER * (2 * random_values[0] - 1)), shorter)
+    start = (low + high) / 2 - side / 2 + _JITTER * side * (2 * random_values[1:3] - 1)
     start = np.clip(start, 0, sides - side)
     return np.concatenate((2 * start / sides - 1, 2 * (start + side) / sides - 1))
 
 
-class PairGeometry:
-    """Mapping between corresponding locations in first and second views, used to compare attention maps."""
+class PairCorrespondence:
+    """Computes which locations in first and second views correspond, to compare their attention maps."""
 
-    def __init__(self, images: MatchedImages | None) -> None:
+    def __init__(self, images: MatchedPairs | None) -> None:
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
         if images is not None and len(images.matches):
             matches = images.matches
@@ -139,14 +141,14 @@ class PairGeometry:
             homographies = torch.linalg.solve_ex(second, torch.where(is_linked, over[links], same) @ first).result
         masks = []
         for side, matrices in enumerate((first, second)):
-            points, inside = move_points(keypoints[links, :, side], torch.linalg.inv_ex(matrices).inverse)
+            points, inside = apply_homographies(keypoints[links, :, side], torch.linalg.inv_ex(matrices).inverse)
             mask = keypoint_heatmaps(points, inside & present[links], size)
             masks.append(torch.where(is_linked, mask, 1.0))
         return homographies, (masks[0], masks[1])
 
 
-def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
-    """Read a file written by ``labelkit match`` and keep the pairs of training images.
+def read_matched_images(path: Path, inputs: MethodInputs) -> MatchedPairs:
+    """Read the pairs of training images from a file written by ``labelkit match``.
 
     Raises:
         StoreError: the file cannot be used, or belongs to other images.
@@ -175,7 +177,7 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
     count = len(inputs.sample_ids)
     sizes = np.ones((count, 2), dtype=np.int64)
     sizes[rows[rows >= 0]] = found.image_sizes[rows >= 0]
-    images = MatchedImages(replace(found.matches.select(kept), pairs=pairs[kept]), sizes, found.content_digest)
+    images = MatchedPairs(replace(found.matches.select(kept), pairs=pairs[kept]), sizes, found.content_digest)
     coverage = float(np.isin(np.arange(count), images.matches.pairs[:, 0]).mean())
     inputs.show_message(
         f"{len(kept)} matches; {percent(coverage)}% of the images have a partner; the others match themselves"

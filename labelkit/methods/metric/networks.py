@@ -37,7 +37,7 @@ class MetricOutput:
 
 
 class MetricNetwork(BackboneNetwork):
-    """A convolutional backbone with a unit embedding, and optionally attention or spatial assembly.
+    """A convolutional backbone with a unit-length embedding, and optionally attention or spatial assembly.
 
     For stored embeddings, the features are the embedding, without a linear layer. With ``freeze_bn``, the backbone's
     batch norm uses fixed running statistics; its scale and shift are trained.
@@ -145,8 +145,8 @@ class MetricNetwork(BackboneNetwork):
         return (moved, *inputs[1:])
 
     @contextmanager
-    def disabled_assembly(self) -> Iterator[None]:
-        """Disable the assembly inside a ``with`` block, to measure its effect."""
+    def without_assembly(self) -> Iterator[None]:
+        """Context manager that disables the assembly, to measure its effect."""
         assert self.assembly is not None
         self.assembly.bypassed = True
         try:
@@ -169,7 +169,7 @@ class MetricNetwork(BackboneNetwork):
         hook = stage.register_forward_pre_hook(change_input)
         maps = self._run_on_noise()
         hook.remove()
-        return F.normalize(self.pooled(maps), dim=1), seen
+        return F.normalize(self.pool_maps(maps), dim=1), seen
 
     def train(self, mode: bool = True) -> Self:
         """Set training or evaluation mode, keeping frozen batch norm in evaluation mode."""
@@ -194,7 +194,7 @@ class MetricNetwork(BackboneNetwork):
         maps: Tensor = self.backbone.forward_features(images)
         return maps[:, :, None, None] if self._of_rows else maps
 
-    def pooled(self, maps: Tensor) -> Tensor:
+    def pool_maps(self, maps: Tensor) -> Tensor:
         """Pool maps (b, f, h, w) to features (b, f)."""
         average, largest = maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))
         return {"avg": average, "max": largest, "avg+max": average + largest}[self.pool]
@@ -207,7 +207,7 @@ class MetricNetwork(BackboneNetwork):
         seen, self._seen = self._seen, None
         if self.attention is not None:
             maps, gate = self.attention(maps)
-        features = self.pooled(maps)
+        features = self.pool_maps(maps)
         projected = self.projection(features)
         with without_autocast(projected):
             return MetricOutput(maps, features, F.normalize(promote(projected), dim=1), gate, seen)
@@ -235,5 +235,5 @@ class MetricNetwork(BackboneNetwork):
         return {"name": self.backbone.info.name, "layer": "maps"}
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the L2-normalized pooled features (b, f), an option for the first clustering."""
+        """Return the L2-normalized pooled features (b, f), which the first clustering can use."""
         return F.normalize(promote(self.forward(images).features), dim=1)

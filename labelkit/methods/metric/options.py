@@ -7,19 +7,19 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
-from labelkit.options.base import override_default, panel
+from labelkit.options.base import field_factory, override_default
 from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind
 
-_DATA = panel("Data")
-_MODEL = panel("Model")
-_OPTIMIZATION = panel("Optimization")
-_VIEWS = panel("Views")
-_LOSS = panel("Loss")
-_PSEUDO = panel("Pseudo-labels")
-_MONITOR = panel("Monitor")
-_ASSEMBLY = panel("Assembly")
-_MEMORY = panel("Memory")
+_DATA = field_factory("Data")
+_MODEL = field_factory("Model")
+_OPTIMIZATION = field_factory("Optimization")
+_VIEWS = field_factory("Views")
+_LOSS = field_factory("Loss")
+_PSEUDO = field_factory("Pseudo-labels")
+_MONITOR = field_factory("Monitor")
+_ASSEMBLY = field_factory("Assembly")
+_MEMORY = field_factory("Memory")
 
 
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
@@ -207,13 +207,13 @@ class SANConfig(StrongEmbeddingInputOptions, MetricLearningConfig):
 
     @property
     def label_kind(self) -> LabelKind:
-        """Kind of labels used: ``none`` with clusters."""
+        """Kind of labels used; ``none`` if clusters replace them."""
         return super().label_kind if self.mode == "supervised" else "none"
 
 
-_MATCHING_IMAGES = panel("Matching images")
-_CENTERS = panel("Contrastive clustering")
-_ATTENTION = panel("Transformed attention")
+_MATCHING_IMAGES = field_factory("Matching images")
+_CENTERS = field_factory("Contrastive clustering")
+_ATTENTION = field_factory("Transformed attention")
 
 
 class TACCCLConfig(MetricLearningConfig):

@@ -21,7 +21,7 @@ MAX_ITERATIONS = 50
 
 
 class PseudoLabels(nn.Module):
-    """Cluster ids of all n images, and centroids of the k clusters.
+    """Pseudo-labels from clustering: the cluster ids of all n images, and the centroids of the k clusters.
 
     Attributes:
         cluster_ids: (n,) int64, -1 = not clustered.
@@ -41,7 +41,7 @@ class PseudoLabels(nn.Module):
         self.epoch: Tensor = nn.Buffer(torch.tensor(-1))
 
     def is_due(self, epoch: int) -> bool:
-        """Return whether the images must be clustered at the start of an epoch and have not been yet."""
+        """Return whether the images must still be clustered at the start of an epoch."""
         return epoch % self.refresh_epochs == 0 and int(self.epoch) != epoch
 
     @property
@@ -148,7 +148,7 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Replace the oldest entries with a batch (b, d) over all processes, b <= q, and return the memory's contents.
+        """Replace the oldest entries with a batch (b, d) over all processes, b <= q, and return all entries.
 
         Returns:
             embeddings (r, d), without gradient; (r,) int64 dataset rows; and (b,) int64 entries of this batch.

@@ -69,7 +69,7 @@ def update_pseudo_labels(
     if labels.is_empty and config.first_clustering == "pooled":
         points = state.embed(network.features, rows, how)
     elif labels.is_empty and config.first_clustering == "pixels":
-        points = state.embed(normalized_pixels, rows)
+        points = state.embed(flatten_to_unit_rows, rows)
     record = labels.recluster(points, embeddings, state)
     state.log("pseudo-labels", record)
     if record["singles"] > MANY_SINGLES:
@@ -80,7 +80,7 @@ def update_pseudo_labels(
     return embeddings
 
 
-def normalized_pixels(images: Tensor) -> Tensor:
+def flatten_to_unit_rows(images: Tensor) -> Tensor:
     """Downsample images (b, c, h, w) to at most ``MAX_PIXELS`` per side and flatten them to unit-norm rows (b, p).
 
     Without downsampling, 60,000 photos of 224 x 224 pixels would take 36 GB.
@@ -110,7 +110,7 @@ class MetricMethod(Method[MetricConfigT]):
         self.network = MetricNetwork(config, data, attention)
 
     def group_sampler(self, rows: NDArray[np.int64], labels: NDArray[np.int64] | None = None) -> ClassBalancedSampler:
-        """Return the sampler of same-class or, without labels, same-cluster groups, reused for the same rows."""
+        """Return a sampler of groups of one class or, without labels, one cluster; reused for the same rows."""
         config = self.config
         if self._sampler is None or not np.array_equal(rows, self._rows):
             self._rows = rows
@@ -132,7 +132,7 @@ class MetricMethod(Method[MetricConfigT]):
         return self.network.backbone.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor that evaluates retrieval on held-out images and the clusters."""
+        """Return the monitor that scores the retrieval of held-out images, and the clusters."""
         return RetrievalMonitor(inputs, self.config.recall_ks)
 
     def eval_view(self) -> ViewSpec:

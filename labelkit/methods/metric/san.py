@@ -28,8 +28,8 @@ from labelkit.methods.metric.assembly import (
     assembly_coherence,
     assembly_terms,
     compute_term_weight,
-    normalized_terms,
-    weighted_sum,
+    normalized_entropy_and_correlation,
+    weighted_assembly_loss,
 )
 from labelkit.methods.metric.losses import (
     ContrastiveBayesianLoss,
@@ -143,7 +143,7 @@ class SAN(MetricMethod[SANConfig]):
             assert self.network.assembly is not None
             terms = assembly_terms(config, output.assembly)
             strength = compute_term_weight(config, state.step / (config.epochs * state.steps_per_epoch))
-            loss = loss + strength * weighted_sum(config, terms, self.network.assembly)
+            loss = loss + strength * weighted_assembly_loss(config, terms, self.network.assembly)
             logs |= {name: term.detach() for name, term in terms.items()}
         return StepOutput(loss, logs)
 
@@ -212,12 +212,12 @@ class SAN(MetricMethod[SANConfig]):
 def _assembly_diagnostics(network: MetricNetwork, images: Tensor) -> Tensor:
     """Return each image's diagnostics followed by its assembly weights, (b, 8 + n n)."""
     output = network(images)
-    with network.disabled_assembly():
+    with network.without_assembly():
         still = network(images)
     seen = output.assembly
     weights, (height, width) = seen.weights, seen.grid
     n = height * width
-    entropy, correlation = normalized_terms(weights, seen.log_weights)
+    entropy, correlation = normalized_entropy_and_correlation(weights, seen.log_weights)
     coherence = assembly_coherence(weights, seen.maps)
     columns = torch.special.entr(weights).sum(1).mean(1) / np.log(2)
     place = torch.arange(n, device=weights.device)

@@ -31,18 +31,13 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import PairTransform, ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric.losses import MultiSimilarityLoss
-from labelkit.methods.metric.matched_images import (
-    MatchedImages,
-    MatchedPairing,
-    PairGeometry,
-    read_matched_images,
-)
+from labelkit.methods.metric.matched_images import MatchedPairing, MatchedPairs, PairCorrespondence, read_matched_images
 from labelkit.methods.metric.networks import MetricOutput
 from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank
 from labelkit.methods.metric.recipe import MetricMethod, create_pseudo_labels, train_view, update_pseudo_labels
 from labelkit.training.distributed import gather_batch
-from labelkit.training.inputs import RunInputs
+from labelkit.training.inputs import MethodInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
 from labelkit.training.monitors.retrieval import COLLAPSED, compute_similarity_spread
 
@@ -139,8 +134,8 @@ class FeatureSimilarityLoss(nn.Module):
             return ((promote(first) - promote(second)).square().sum(dim=1) + 1e-12).sqrt().mean()
 
 
-def collapsed_multi_similarity(positives: int, negatives: int) -> float:
-    """Return the minimum possible multi-similarity loss if all embeddings are equally similar.
+def collapsed_multi_similarity_loss(positives: int, negatives: int) -> float:
+    """Return the smallest multi-similarity loss that is possible if all embeddings are equally similar.
 
     Each anchor has the given numbers of positive and negative references. A network that cannot distinguish images can
     do no better, so a run that stays at this value has learned nothing.
@@ -206,12 +201,12 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         self._use_memory, self._use_centers = False, False
         self._attention_sd = torch.tensor(torch.inf)
 
-    def use_matches(self, matched: MatchedImages | None) -> None:
-        """Set the matched images that second views may show; call before training starts or resumes."""
+    def use_matches(self, matched: MatchedPairs | None) -> None:
+        """Set the pairs of images for second views; call before training starts or resumes."""
         self.matched = matched
-        self.geometry = PairGeometry(matched)
+        self.geometry = PairCorrespondence(matched)
 
-    def attach(self, inputs: RunInputs) -> None:
+    def attach(self, inputs: MethodInputs) -> None:
         """Read the matched images named in the options."""
         if self.config.matches is not None:
             self.use_matches(read_matched_images(self.config.matches, inputs))
@@ -257,7 +252,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         self._use_memory = self.config.memory_refill or state.step >= wait
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Warn if attention is the same everywhere, which makes it trivially consistent under every transform."""
+        """Warn if attention is the same everywhere, and thus trivially consistent under every transform."""
         if self.config.tac and float(self._attention_sd) < FLAT_ATTENTION:
             state.warn("attention is nearly constant over the image, so it has no effect")
         return {}
@@ -270,7 +265,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
         references = min(len(self.memory), len(self.labels.rows))
         positives = max(0, round(share * references) - 1)
-        self.collapsed_loss.fill_(collapsed_multi_similarity(positives, references - 1 - positives))
+        self.collapsed_loss.fill_(collapsed_multi_similarity_loss(positives, references - 1 - positives))
         spread = compute_similarity_spread(embeddings.numpy())
         state.log("collapse", {"similarity_sd": spread, "collapsed_ms": float(self.collapsed_loss)})
         if state.epoch and spread < COLLAPSED:  # an untrained network is not evaluated

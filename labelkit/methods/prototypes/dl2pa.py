@@ -101,7 +101,7 @@ class PrototypeHead(nn.Module):
         self,
         embeddings: Tensor,
         labels: Tensor,
-        shares: Tensor | None = None,
+        weights: Tensor | None = None,
         *,
         combine: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> None:
@@ -113,15 +113,15 @@ class PrototypeHead(nn.Module):
         Args:
             embeddings: (b, d) of any norm.
             labels: (b,) int64 in [0, c); with mixup, each image occurs twice.
-            shares: (b,) weight of each image's label, > 0; ones by default.
+            weights: (b,) weight of each image's label, > 0; ones by default.
             combine: sums a tensor over processes.
         """
         unit = F.normalize(embeddings.detach().float(), dim=1, eps=_SMALLEST_SUM)
-        shares = torch.ones_like(unit[:, 0]) if shares is None else shares.float()
+        weights = torch.ones_like(unit[:, 0]) if weights is None else weights.float()
         dim = unit.shape[1]
         # sums and counts are exchanged together
         table = unit.new_zeros((len(self.assignment), dim + 1))
-        table.index_add_(0, labels, torch.cat([shares[:, None] * unit, (shares > 0).float()[:, None]], dim=1))
+        table.index_add_(0, labels, torch.cat([weights[:, None] * unit, (weights > 0).float()[:, None]], dim=1))
         table = combine(table)
         sums, counts = table[:, :dim], table[:, dim].long()
         lengths = sums.norm(dim=1)
@@ -160,7 +160,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
             state.warn("all prototypes are equivalent (d >= classes - 1), so reassignment has no effect")
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Scale a summed loss by the number of processes, since gradients are averaged over them."""
+        """If the loss is a sum, scale it by the number of processes, since gradients are averaged over them."""
         if self.config.reduction == "sum":
             processes = state.combine(torch.ones(()), "sum")
             self._scale = float(processes)
@@ -276,7 +276,7 @@ def class_mean_similarities(head: PrototypeHead) -> NDArray[np.float64]:
     return np.asarray(table, dtype=np.float64)
 
 
-def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) -> NDArray[np.int64]:
+def best_assignment(similarity: NDArray[np.float64], previous: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return scipy's optimal assignment (c,) of columns to rows, or the previous one if the gain is negligible.
 
     Raises:
@@ -288,5 +288,5 @@ def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) 
     if len(strange):
         raise ValueError(f"row {strange[0]} of scores contains values that are not finite")
     rows, columns = linear_sum_assignment(similarity, maximize=True)
-    gain = float(similarity[rows, columns].sum() - similarity[rows, before].sum())
-    return columns if gain > SMALLEST_GAIN * len(similarity) else before
+    gain = float(similarity[rows, columns].sum() - similarity[rows, previous].sum())
+    return columns if gain > SMALLEST_GAIN * len(similarity) else previous

@@ -33,7 +33,7 @@ SEPARATION_ITERATIONS, SEPARATION_LR = 10_000, 0.1
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Unit-norm class prototypes, with the settings that they depend on and how they were obtained."""
+    """Unit-norm class prototypes, with the settings that determine them and their origin."""
 
     vectors: NDArray[np.float32]  # (c, d) float32, rows of length 1
     recipe: dict[str, object]  # all settings that the vectors depend on
@@ -91,7 +91,7 @@ def load_or_compute_prototypes(
     return _load_or_compute(recipe, make, show_message or (lambda text: None))
 
 
-def load_hpn_prototypes(num_prototypes: int, dim: int, show_message: Callable[[str], None]) -> Prototypes:
+def load_or_compute_hpn_prototypes(num_prototypes: int, dim: int, show_message: Callable[[str], None]) -> Prototypes:
     """Return the prototypes of hyperspherical prototype networks (HPN) from the cache, or compute and cache them."""
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": 0}
     recipe |= {"method": "separated", "iterations": SEPARATION_ITERATIONS, "lr": SEPARATION_LR}
@@ -126,13 +126,13 @@ def optimize_separated_prototypes(
     rows = generator.standard_normal((num_prototypes, dim))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     for _ in range(iterations):
-        rows -= lr * separation_gradient(rows)[1]
+        rows -= lr * separation_loss_and_gradient(rows)[1]
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return rows.astype(np.float32)
 
 
-def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean cosine of unit vectors (c, d) with their nearest neighbors (the first on ties), and its gradient.
+def separation_loss_and_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    """Compute the mean cosine of unit vectors (c, d) with their nearest neighbors (ties: the first), and its gradient.
 
     Each vector contributes to the gradient of its nearest neighbor, and vice versa.
     """
@@ -148,7 +148,7 @@ def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray
 def _load_or_compute(
     recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], show_note: Callable[[str], None]
 ) -> Prototypes:
-    path = cache_path(recipe)
+    path = prototype_cache_path(recipe)
     found = _read_cache(path, recipe, show_note) if path.exists() else None
     if found is not None:
         return Prototypes(found, recipe, "cache", path)
@@ -162,8 +162,8 @@ def _load_or_compute(
     return Prototypes(vectors, recipe, "optimized", path)
 
 
-def cache_path(recipe: dict[str, object]) -> Path:
-    """Return the cache path of prototypes with this recipe."""
+def prototype_cache_path(recipe: dict[str, object]) -> Path:
+    """Return the path of the cache file for prototypes with the given settings."""
     key = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:16]
     return cache_folder() / "prototypes" / f"{recipe['num_prototypes']}x{recipe['dim']}-{key}.h5"
 

@@ -106,8 +106,8 @@ class UniformityLoss(nn.Module):
             return off_diagonal.flatten().logsumexp(0) - math.log(count * (count - 1))
 
 
-def balancing_weights(counts: Tensor) -> Tensor:
-    """Compute class weights that make all classes present contribute equally.
+def balanced_class_weights(counts: Tensor) -> Tensor:
+    """Compute class weights with which all classes that have images contribute equally.
 
     Args:
         counts: ``(c,)`` number of images of each class, in a batch over all processes or in the whole dataset.

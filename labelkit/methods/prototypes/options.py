@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
-from labelkit.options.base import override_default, panel
+from labelkit.options.base import field_factory, override_default
 from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.prototypes import SHARPEST_T
 
-_DATA = panel("Data")
-_MODEL = panel("Model")
-_LOSS = panel("Loss")
-_VIEWS = panel("Views")
+_DATA = field_factory("Data")
+_MODEL = field_factory("Model")
+_LOSS = field_factory("Loss")
+_VIEWS = field_factory("Views")
 
 
 class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
@@ -60,12 +60,12 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """True, since labels are always used."""
+        """Whether labels are used; always true."""
         return True
 
 
-_PROTOTYPES = panel("Prototypes")
-_ASSIGNMENT = panel("Assignment")
+_PROTOTYPES = field_factory("Prototypes")
+_ASSIGNMENT = field_factory("Assignment")
 
 
 class DL2PAConfig(StrongEmbeddingInputOptions, SupervisedTrainConfig):

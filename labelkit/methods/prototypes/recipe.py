@@ -15,7 +15,7 @@ from labelkit.data.views.recipes import classification_view, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options, embedding_views
-from labelkit.methods.prototypes.losses import balancing_weights
+from labelkit.methods.prototypes.losses import balanced_class_weights
 from labelkit.methods.prototypes.options import SupervisedTrainConfig
 from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.headed import ClassifierNetwork
@@ -49,7 +49,7 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         )
         self._num_classes = num_classes
         counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
-        self._global_weights = balancing_weights(torch.from_numpy(counts))
+        self._global_weights = balanced_class_weights(torch.from_numpy(counts))
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single training phase, with one augmented view of every labeled image per epoch."""
@@ -66,7 +66,7 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
             return self._global_weights.to(labels.device)
         # unlike torch.bincount, this does not synchronize with the GPU
         counts = (labels == torch.arange(self._num_classes, device=labels.device)[:, None]).sum(1)
-        return balancing_weights(self._state.combine(counts, "sum"))
+        return balanced_class_weights(self._state.combine(counts, "sum"))
 
     def mix_batch(self, batch: Batch) -> MixedBatch:
         """Return the batch, with images blended by mixup if enabled."""

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.prototypes import is_closed_form_optimal, uniformity
+from labelkit.algorithms.prototypes import is_closed_form_optimal, uniformity_loss
 from labelkit.errors import CheckpointError, ConfigError, DatasetError
-from labelkit.methods.prototypes.files import load_hpn_prototypes, load_or_compute_prototypes
+from labelkit.methods.prototypes.files import load_or_compute_hpn_prototypes, load_or_compute_prototypes
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.options.prototypes import SHARPEST_T
 from labelkit.store.array_files import read_prototypes
@@ -40,7 +40,7 @@ def load_initial_prototypes(
         remedy = f"Use --embed-dim {least} or more, or --prototypes uniform."
         raise ConfigError("--prototypes simplex", problem, remedy)
     if config.prototypes == "hpn":
-        return torch.from_numpy(load_hpn_prototypes(num_classes, dim, show_message).vectors)
+        return torch.from_numpy(load_or_compute_hpn_prototypes(num_classes, dim, show_message).vectors)
     if config.class_vectors is not None:
         return _load_word_prototypes(config.class_vectors, num_classes, dim, class_names)
     source = config.prototypes_from
@@ -50,7 +50,7 @@ def load_initial_prototypes(
         if made.source == "closed form" and config.sharpest_t is None and not is_closed_form_optimal(num_classes, dim):
             # with opposite pairs, either the closed form or one optimization run may have the lower loss
             optimized = make(method="optimize", sharpest_t=None)
-            made = min(made, optimized, key=lambda one: uniformity(one.vectors))
+            made = min(made, optimized, key=lambda one: uniformity_loss(one.vectors))
         elif made.source == "closed form" and config.sharpest_t != SHARPEST_T:
             show_message(f"--sharpest-t has no effect: {num_classes} prototypes in {dim} dimensions have a closed form")
         return torch.from_numpy(made.vectors)

@@ -7,16 +7,16 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from labelkit.options.backbone import FreezeOptions
-from labelkit.options.base import override_default, panel
+from labelkit.options.base import field_factory, override_default
 from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.representation import RepresentationTrainConfig
 
-_TRUTH = panel("Labels", preset=False)
-_LABELS = panel("Self-labelling")
-_PASS = panel("Label pass")
-_SOLVER = panel("Solver")
-_VIEWS = panel("Views")
-_ROTATION = panel("Second stage")
+_TRUTH = field_factory("Labels", preset=False)
+_LABELS = field_factory("Self-labelling")
+_PASS = field_factory("Label pass")
+_SOLVER = field_factory("Solver")
+_VIEWS = field_factory("Views")
+_ROTATION = field_factory("Second stage")
 
 
 class SeLaConfig(StrongEmbeddingInputOptions, FreezeOptions, RepresentationTrainConfig):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.algorithms.sinkhorn import make_prior
+from labelkit.algorithms.sinkhorn import build_prior
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import sela_view
@@ -40,7 +40,7 @@ from labelkit.methods.sela.self_labels import (
 )
 from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.headed import MultiHeadNetwork, rotate_images
-from labelkit.training.inputs import RunInputs
+from labelkit.training.inputs import MethodInputs
 from labelkit.training.method import PassSettings, Phase, StepOutput, TrainState
 
 
@@ -101,7 +101,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         self._records: list[dict[str, Any]] = []
         self._warned: set[tuple[int, str]] = set()
 
-    def attach(self, inputs: RunInputs) -> None:
+    def attach(self, inputs: MethodInputs) -> None:
         """Load the pseudo-labels of an earlier run if requested; a resumed run has them in its checkpoint."""
         if inputs.is_new and self.config.labels_from is not None:
             copy_pseudo_labels(self.labels, self.config.labels_from, inputs)
@@ -119,7 +119,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
 
     def on_step_start(self, state: TrainState) -> None:
         """Re-optimize the labels of each head whose update is due."""
-        heads = self.labels.take_due_heads(state.step / state.steps_per_epoch)
+        heads = self.labels.pop_due_heads(state.step / state.steps_per_epoch)
         if heads:
             self._optimize_labels(heads, state)
 
@@ -211,7 +211,7 @@ def _read_prior(spec: str, num_clusters: int) -> Tensor:
             numbers = np.load(spec)
         elif not spec.startswith("zipf:"):
             numbers = np.array(Path(spec).read_text().replace(",", " ").split(), dtype=np.float64)
-        return make_prior(numbers, num_clusters)
+        return build_prior(numbers, num_clusters)
     except OSError as error:
         raise DatasetError(spec, f"cannot be read: {error}", "Pass a .npy file or a text file of numbers.") from error
     except (ValueError, EOFError) as error:

@@ -19,7 +19,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import CheckpointError, CheckpointMismatch
 from labelkit.methods.sela.options import SeLaConfig
 from labelkit.training.checkpoint import MODEL, load_checkpoint, load_model_state
-from labelkit.training.inputs import RunInputs
+from labelkit.training.inputs import MethodInputs
 from labelkit.training.method import TrainState
 from labelkit.training.run_dir import IMAGES_SHA256, read_split
 
@@ -29,7 +29,7 @@ _CHUNK = 4096
 
 
 def optimization_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str]:
-    """Return warnings about a label optimization, keyed by subject; ``tolerance`` is the requested marginal error."""
+    """Return warnings about a label optimization, keyed by kind; ``tolerance`` is the requested marginal error."""
     found, head = {}, record["head"]
     if record["dead"]:
         found["dead"] = f"head {head} outputs the same logits for all images, so its labels are arbitrary"
@@ -46,10 +46,10 @@ def optimization_warnings(record: Mapping[str, Any], tolerance: float) -> dict[s
 
 
 def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
-    """Compute the times, in epochs, at which labels are optimized (specification 3.12).
+    """Compute the times, in epochs, at which labels are optimized.
 
     Args:
-        kind: ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
+        kind: specification 3.12; ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
             ``(E + 1.0001) k / (n - 1)``; ``official-quadratic``: ``(E + 1.01) (k / (n - 1))^2``.
         epochs: length of the run in epochs, E.
         count: number of optimizations, n; a single one takes place at time 0.
@@ -69,7 +69,7 @@ def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[floa
 
 
 class SelfLabels(nn.Module):
-    """Pseudo-labels of every head, and the state of their optimization.
+    """Pseudo-labels of each head, and the state of their optimization.
 
     Args:
         num_samples: number of images in the dataset, n.
@@ -129,12 +129,12 @@ class SelfLabels(nn.Module):
         return self.get_buffer(f"prior_{head}")
 
     def assign_random_labels(self, rows: NDArray[np.int64], seed: int) -> None:
-        """Assign random labels to the readable images so that each head's cluster sizes differ by at most one."""
+        """Assign balanced random labels to the readable images: each head's cluster sizes differ by at most one."""
         for head, k in enumerate(self.num_clusters):
             order = keyed_generator(seed, f"initial labels {head}").permutation(len(rows))
             self.pseudo_labels[head, torch.from_numpy(rows)] = torch.from_numpy((order % k).astype(np.int32))
 
-    def take_due_heads(self, epoch: float) -> tuple[int, ...]:
+    def pop_due_heads(self, epoch: float) -> tuple[int, ...]:
         """Return the heads whose labels must be optimized now, and advance the schedule past any missed times."""
         passed = sum(time <= epoch for time in self.times)
         if passed <= int(self.next_time):
@@ -234,7 +234,7 @@ def _measure_scores(
 _LABELS = "labels."
 
 
-def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
+def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: MethodInputs) -> None:
     """Copy the pseudo-labels from a finished run on the same images.
 
     Raises:

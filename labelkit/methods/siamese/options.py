@@ -5,13 +5,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import override_default, panel
+from labelkit.options.base import field_factory, override_default
 from labelkit.options.representation import RepresentationTrainConfig
 
-_OPTIMIZATION = panel("Optimization")
-_LOSS = panel("Loss")
-_MODEL = panel("Model")
-_VIEWS = panel("Views")
+_OPTIMIZATION = field_factory("Optimization")
+_LOSS = field_factory("Loss")
+_MODEL = field_factory("Model")
+_VIEWS = field_factory("Views")
 
 _PROJECTORS = {
     "simclr": (512, 128),
@@ -94,8 +94,8 @@ class SiameseConfig(RepresentationTrainConfig):
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
             raise ValueError(f"crop_scale must be two fractions in (0, 1] in ascending order, got {low},{high}")
-        if min(self.widths) < 1:
-            raise ValueError(f"projector_dims must be positive, got {min(self.widths)}")
+        if min(self.projector_widths) < 1:
+            raise ValueError(f"projector_dims must be positive, got {min(self.projector_widths)}")
         if self.augmentation == "digits":
             for name in _OF_CROPS:
                 if getattr(self, name) != type(self).model_fields[name].default:
@@ -103,6 +103,6 @@ class SiameseConfig(RepresentationTrainConfig):
         return self
 
     @property
-    def widths(self) -> tuple[int, ...]:
-        """Widths of the projector layers."""
+    def projector_widths(self) -> tuple[int, ...]:
+        """Widths of the projector's layers."""
         return _PROJECTORS[self.loss] if self.projector_dims is None else self.projector_dims

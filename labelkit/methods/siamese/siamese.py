@@ -160,9 +160,9 @@ class SiameseNetwork(BackboneNetwork):
 
     def __init__(self, config: SiameseConfig, data: DataInfo) -> None:
         super().__init__(config.backbone, seed=config.seed, **backbone_options(config, data))
-        width, normalize = config.widths[-1], config.loss in ("barlow-twins", "simsiam")
+        width, normalize = config.projector_widths[-1], config.loss in ("barlow-twins", "simsiam")
         with seeded_init(config.seed + 1):
-            layers = _build_layers((self.backbone.info.feature_dim, *config.widths), normalize=normalize)
+            layers = _build_layers((self.backbone.info.feature_dim, *config.projector_widths), normalize=normalize)
             if config.loss == "simsiam":
                 layers.append(nn.BatchNorm1d(width, affine=False))
             self.projector = nn.Sequential(*layers)
@@ -208,7 +208,7 @@ class Siamese(RepresentationMethod[SiameseConfig]):
         is_moco = config.loss == "moco"
         self.slow = copy_for_ema(self.network) if is_moco else None
         generator = torch.Generator().manual_seed(config.seed)
-        shape = (config.queue_size if is_moco else 0, config.widths[-1])
+        shape = (config.queue_size if is_moco else 0, config.projector_widths[-1])
         self.queue: Tensor = nn.Buffer(F.normalize(torch.randn(shape, generator=generator), dim=1))
         self.oldest: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
         self._newest: list[Tensor] = []

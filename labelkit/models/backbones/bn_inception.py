@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labelkit.models.backbones.staged_network import InputScale, PooledNetwork
+from labelkit.models.backbones.staged_network import InputRescaling, PooledNetwork
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 #: Mean of blue, green and red, the channel order of Caffe's images, on a scale of 255.
@@ -105,7 +105,7 @@ class BNInceptionBody(PooledNetwork):
     def __init__(self, in_channels: int = 3) -> None:
         super().__init__()
         scales = [(i, 255 * _STD[i], 255 * _MEAN[i] - _CAFFE_MEAN[2 - i]) for i in (2, 1, 0)]
-        self.caffe_input = InputScale(scales)
+        self.caffe_input = InputRescaling(scales)
         self.conv1 = _Conv(3, 64, 7, 2)
         self.maxpool1 = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.conv2 = _Conv(64, 64)

@@ -20,12 +20,12 @@ from labelkit.models.backbones.resnet import (
     build_stages,
     cifar_resnet,
     conv,
-    fan_out_init,
+    init_fan_out,
     resnet18,
     resnet50,
     shake_resnet26,
 )
-from labelkit.models.backbones.staged_network import InputScale, PooledNetwork, StagedNetwork
+from labelkit.models.backbones.staged_network import InputRescaling, PooledNetwork, StagedNetwork
 
 # Sources: S. Zagoruyko, N. Komodakis, "Wide Residual Networks" (BMVC 2016); ``google-research/mixmatch``.
 # Departures: convolutions have no biases (the TensorFlow code has them). The first block of groups 2 and 3 normalizes
@@ -134,11 +134,11 @@ def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int =
     return StagedNetwork(stages, width)
 
 
-def set_dropout(module: nn.Module, share: float) -> int:
-    """Set the rate of every dropout layer inside a module and return the number of such layers."""
+def set_dropout(module: nn.Module, rate: float) -> int:
+    """Set the rate of every dropout layer in a module, and return the number of these layers."""
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Dropout)]
     for layer in layers:
-        layer.p = share
+        layer.p = rate
     return len(layers)
 
 
@@ -190,7 +190,7 @@ class AlexNet(PooledNetwork):
             nn.Linear(_HIDDEN, _HIDDEN),
             nn.ReLU(),
         )
-        fan_out_init(self.features)
+        init_fan_out(self.features)
         for module in self.hidden.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.01)
@@ -359,7 +359,7 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
     def __init__(self, in_channels: int = 3) -> None:
         super().__init__(aux_logits=False, transform_input=True, init_weights=True)
         moments = enumerate(zip(_IMAGENET_MEAN, _IMAGENET_STD, strict=True))
-        self.published_input = InputScale([(i, std / 0.5, (mean - 0.5) / 0.5) for i, (mean, std) in moments])
+        self.published_input = InputRescaling([(i, std / 0.5, (mean - 0.5) / 0.5) for i, (mean, std) in moments])
         self.num_features = 1024
         self.avgpool, self.dropout, self.fc = nn.Identity(), nn.Identity(), nn.Identity()
 

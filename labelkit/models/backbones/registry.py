@@ -20,15 +20,15 @@ from labelkit.files import sha256_file
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.vit import SMALL_VITS, build_small_vit
 from labelkit.models.frozen_part import FrozenStages, bypass_modules, freeze_stages
-from labelkit.models.patch_maps import as_feature_map, feature_map
+from labelkit.models.patch_maps import compute_feature_map, reshape_to_feature_map
 from labelkit.models.seeding import seeded_init
 from labelkit.models.weights.files import (
     LoadReport,
+    assign_weights,
     from_efficientnet_pytorch,
     from_torchvision_mobilenet,
     is_torchvision_mobilenet,
     load_weights_file,
-    map_weights,
 )
 from labelkit.models.weights.published import fetch_published_weights, get_center_crop_fraction, timm_config
 
@@ -90,7 +90,7 @@ class Backbone(nn.Module):
         self.load_report: LoadReport | None = None
         self.frozen: FrozenStages | None = None
         self._reuses = False
-        # collects the inputs of the head for `with_patches`
+        # collects the inputs of the head for `run_with_patches`
         self._kept: list[Any] | None = None
 
     def freeze_stages(self, count: int) -> None:
@@ -107,7 +107,7 @@ class Backbone(nn.Module):
         self.train(self.training)
 
     def reuse_frozen(self) -> FrozenStages:
-        """Allow forward passes to start from cached outputs of the frozen stages, and return these stages.
+        """Make forward passes accept cached outputs of the frozen stages, and return these stages.
 
         Raises:
             ConfigError: no stage is frozen.
@@ -145,8 +145,8 @@ class Backbone(nn.Module):
             self._kept.append(maps)
         return net.forward_head(maps, pre_logits=True)
 
-    def with_patches(self, images: Tensor, forward: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the output of ``forward`` for images together with their patch features, in a single pass.
+    def run_with_patches(self, images: Tensor, forward: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return ``forward(images)`` and the patch features of the images, computed in a single pass.
 
         Args:
             images: as for ``forward`` of the backbone.
@@ -162,7 +162,7 @@ class Backbone(nn.Module):
         finally:
             self._kept = None
         (maps,) = kept
-        return result, as_feature_map(self.net, maps, images, self.info.name)
+        return result, reshape_to_feature_map(self.net, maps, images, self.info.name)
 
     def patch_features(self, images: Tensor) -> Tensor:
         """Return the feature vectors (b, rows, cols, w) of all patches or map positions.
@@ -176,10 +176,10 @@ class Backbone(nn.Module):
             UnsupportedBackboneError: the network has no feature map.
             ConfigError: the network does not accept images of this size.
         """
-        return feature_map(self.net, images, self.info.name)
+        return compute_feature_map(self.net, images, self.info.name)
 
     def load_weights(self, path: Path, source: str = "") -> LoadReport:
-        """Load all weights from a file, converting layouts that timm knows.
+        """Load all weights from a file, whose layout is converted if timm knows it.
 
         Args:
             path: see `labelkit.models.weights.files.load_weights_file`.
@@ -203,7 +203,7 @@ class Backbone(nn.Module):
         Raises:
             CheckpointError: they do not match; nothing was changed.
         """
-        return map_weights(state, self.net, where=where, convert=partial(_convert, net=self.net))
+        return assign_weights(state, self.net, where=where, convert=partial(_convert, net=self.net))
 
 
 def build_backbone(

@@ -24,7 +24,7 @@ Shortcut = Literal["pad", "conv1", "conv3"]
 
 
 def conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """Return a convolution without bias that keeps the height and width of its input at stride 1."""
+    """Build a convolution without bias whose padding preserves height and width at stride 1."""
     return nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
 
 
@@ -138,7 +138,7 @@ def build_stages(
     return stages
 
 
-def fan_out_init(net: nn.Module) -> None:
+def init_fan_out(net: nn.Module) -> None:
     """Initialize convolutions from N(0, 2 / (k * k * out)), normalization weights to 1 and biases to 0."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
@@ -164,7 +164,7 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
     widths = (width, 2 * width, 4 * width)
     stages = build_stages(partial(BasicBlock, shortcut=shortcut), width, widths, [(depth - 2) // 6] * 3)
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 4 * width)
-    fan_out_init(net)
+    init_fan_out(net)
     return net
 
 
@@ -173,7 +173,7 @@ def resnet18(in_channels: int = 3) -> ResidualNetwork:
     stages = build_stages(partial(BasicBlock, shortcut="conv1"), 64, (64, 128, 256, 512), (2, 2, 2, 2))
     stem = nn.Sequential(conv(in_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 512)
-    fan_out_init(net)
+    init_fan_out(net)
     return net
 
 
@@ -193,12 +193,12 @@ def resnet50(
     stages = build_stages(block, 64, widths, (3, 4, 6, 3), expansion=4)
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 4 * widths[-1])
     if version == 1:
-        fan_out_init(net)
+        init_fan_out(net)
     return net
 
 
 class ShakeShake(torch.autograd.Function):
-    """Blend of two branches with different random weights in the forward and backward passes.
+    """Blends two branches with different random weights in the forward and backward passes.
 
     The forward pass is ``g a + (1 - g) b``; the gradient is divided with weights ``h`` and ``1 - h`` instead.
 
@@ -222,7 +222,7 @@ class ShakeShake(torch.autograd.Function):
         return gates * gradient, (1 - gates) * gradient, None, None
 
 
-def shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
+def shake_shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
     """Blend two branches by shake-shake, with random weights per image in training and equal weights otherwise.
 
     In training, the gradient is split with different random weights. Random numbers come from torch's generator for
@@ -276,7 +276,7 @@ class ShakeBlock(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Apply the block to maps (b, c, h, w), giving (b, channels, h / stride, w / stride)."""
-        return self.shortcut(maps) + shake(self.branch1(maps), self.branch2(maps), self.training)
+        return self.shortcut(maps) + shake_shake(self.branch1(maps), self.branch2(maps), self.training)
 
 
 def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
@@ -291,5 +291,5 @@ def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
     blocks = build_stages(ShakeBlock, 16, (width, 2 * width, 4 * width), (4, 4, 4))
     stages |= {f"stage{number}": nn.Sequential(*stage) for number, stage in enumerate(blocks, start=1)}
     net = StagedNetwork(stages, 4 * width)
-    fan_out_init(net)
+    init_fan_out(net)
     return net

@@ -36,7 +36,7 @@ class PooledNetwork(nn.Module):
         return self.forward_head(self.forward_features(images))
 
 
-class InputScale(nn.Module):
+class InputRescaling(nn.Module):
     """Layer that converts ImageNet-normalized color or grayscale images to the scale that published weights expect.
 
     Args:
@@ -69,10 +69,10 @@ class StagedNetwork(PooledNetwork):
         self.stages = nn.Sequential(OrderedDict(stages))
         self.num_features = num_features
 
-    def pre(self, images: Tensor) -> Tensor:
-        """Compute the input maps (b, c', h', w') of the last stage from images."""
+    def run_early_stages(self, images: Tensor) -> Tensor:
+        """Run all stages but the last, and return the last stage's input maps (b, c', h', w')."""
         return self.stages[:-1](images)
 
-    def post(self, maps: Tensor) -> Tensor:
-        """Compute features from the last stage's input maps: ``post(pre(images))`` equals ``forward(images)``."""
+    def run_last_stage(self, maps: Tensor) -> Tensor:
+        """Compute the features from the output of ``run_early_stages``; both together equal ``forward``."""
         return self.forward_head(self.stages[-1](maps))

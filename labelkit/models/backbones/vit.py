@@ -50,22 +50,22 @@ def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> No
             raise _unsupported(vit, f"block {index} has {type(block.attn).__name__}, not timm's fused-qkv Attention")
 
 
-def embed_tokens(vit: Any, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None) -> Tensor:
+def embed_tokens(vit: Any, images: Tensor, mask: Tensor | None = None, mask_token: Tensor | None = None) -> Tensor:
     """Return the input tokens (b, t, f) of a ViT's first block, using timm's private helper.
 
-    ``hidden`` (b, rows, columns) marks patches of the images (b, c, h, w) to replace with ``mask_token`` (f,) before
+    ``mask`` (b, rows, columns) marks patches of the images (b, c, h, w) to replace with ``mask_token`` (f,) before
     position embeddings are added.
     """
     patches = vit.patch_embed(images)
-    if hidden is not None and mask_token is not None:
-        where = hidden.reshape(*patches.shape[:-1], 1)
+    if mask is not None and mask_token is not None:
+        where = mask.reshape(*patches.shape[:-1], 1)
         patches = torch.where(where, mask_token.to(patches.dtype), patches)
     tokens = vit._pos_embed(patches)
     return vit.norm_pre(vit.patch_drop(tokens))
 
 
 def split_qkv(attention: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values (b, h, t, d) of timm's ``Attention`` after its norms for tokens (b, t, f)."""
+    """Compute the queries, keys and values (b, h, t, d), after norms, of timm's ``Attention`` for tokens (b, t, f)."""
     b, t, _ = tokens.shape
     qkv = attention.qkv(tokens).reshape(b, t, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
     queries, keys, values = qkv.unbind(0)
@@ -73,7 +73,7 @@ def split_qkv(attention: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def compute_queries(attention: Any, tokens: Tensor) -> Tensor:
-    """Compute only the queries (b, h, t, d) of timm's ``Attention``; they equal those of `split_qkv`."""
+    """Compute only the queries (b, h, t, d) of timm's ``Attention``, which equal those of `split_qkv`."""
     return attention.q_norm(_project_qkv(attention, tokens, 0, 1)[0])
 
 
@@ -87,7 +87,7 @@ def _project_qkv(attention: Any, tokens: Tensor, first: int, count: int) -> Tens
     return made.reshape(b, t, count, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
 
 
-def key_projection(attention: Any) -> Tensor:
+def key_projection_weight(attention: Any) -> Tensor:
     """Return the detached weight (h d, f) of an attention layer's key projection, with one output per row."""
     weight: Tensor = attention.qkv.weight.detach()
     width = len(weight) // 3
@@ -115,7 +115,7 @@ def attend(attention: Any, tokens: Tensor, queries: Tensor, keys: Tensor, values
 
 
 def pools_class_token(vit: Any) -> bool:
-    """Return whether a ViT outputs only its class token and `class_token_block` can run its last block."""
+    """Return whether a ViT outputs only its class token, and `last_class_token` supports its last block."""
     from timm.layers.attention import Attention
     from timm.models.vision_transformer import Block
 
@@ -124,8 +124,8 @@ def pools_class_token(vit: Any) -> bool:
     return plain and getattr(vit, "global_pool", "") == "token" and getattr(vit, "attn_pool", None) is None
 
 
-def class_token_block(vit: Any, tokens: Tensor) -> Tensor:
-    """Run the last block of a ViT only for the class token, with all tokens (b, t, f) as keys and values: (b, 1, f).
+def last_class_token(vit: Any, tokens: Tensor) -> Tensor:
+    """Compute the last block's class token (b, 1, f) alone, with all tokens (b, t, f) as keys and values.
 
     `pools_class_token` must be true for the network. Computing the other tokens, which are dropped afterwards, would
     waste five sixths of the block's work. The result equals that of the whole block up to rounding.
@@ -141,24 +141,24 @@ def class_token_block(vit: Any, tokens: Tensor) -> Tensor:
 
 
 def token_maps(
-    vit: Any, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
+    vit: Any, images: Tensor, mask: Tensor | None = None, mask_token: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the class tokens (b, f) and patch maps (b, h, w, f) after the last norm of a ViT for images (b, c, h, w).
+    """Compute a ViT's class tokens (b, f) and patch maps (b, h, w, f), after the last norm, for images (b, c, h, w).
 
-    See `embed_tokens` for ``hidden`` and ``mask_token``, which need a network that `check_vision_transformer` accepts.
+    See `embed_tokens` for ``mask`` and ``mask_token``, which need a network that `check_vision_transformer` accepts.
     """
     tokens: Tensor
-    if hidden is None:
+    if mask is None:
         tokens = vit.forward_features(images)
     else:
-        tokens = vit.norm(vit.blocks(embed_tokens(vit, images, hidden, mask_token)))
+        tokens = vit.norm(vit.blocks(embed_tokens(vit, images, mask, mask_token)))
     rows, columns = vit.patch_embed.dynamic_feat_size(tuple(images.shape[-2:]))
     patches = tokens[:, vit.num_prefix_tokens :]
     return tokens[:, 0], patches.reshape(len(images), int(rows), int(columns), -1)
 
 
-def block_tokens(vit: Any, images: Tensor, last_blocks: int) -> list[tuple[Tensor, Tensor]]:
-    """Return normalized class tokens (b, f) and patch tokens (b, h w, f) of each of the last blocks."""
+def last_block_tokens(vit: Any, images: Tensor, last_blocks: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the normalized class tokens (b, f) and patch tokens (b, h w, f) of each of the last blocks."""
     found = vit.get_intermediate_layers(images, last_blocks, return_prefix_tokens=True, norm=True)
     return [(prefix[:, 0], patches) for patches, prefix in found]
 
@@ -168,7 +168,7 @@ def patch_size(vit: Any) -> int:
     return int(vit.patch_embed.patch_size[0])
 
 
-def head_count(vit: Any) -> int:
+def num_attention_heads(vit: Any) -> int:
     """Return the number of attention heads in the last block of a ViT."""
     return int(vit.blocks[-1].attn.num_heads)
 

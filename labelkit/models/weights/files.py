@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused
-from labelkit.files import open_regular
+from labelkit.files import open_regular_file
 
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 HARMLESS: list[Any] = [argparse.Namespace]
@@ -74,7 +74,7 @@ def load_weights_file(path: str | Path, lists: dict[str, list[Any]] | None = Non
     """
     path = Path(path)
     try:
-        with open_regular(path):
+        with open_regular_file(path):
             pass
     except OSError as error:
         remedy = "Check the path of the weights file and its permissions."
@@ -97,14 +97,14 @@ def load_weights_file(path: str | Path, lists: dict[str, list[Any]] | None = Non
     return state
 
 
-def map_weights(
+def assign_weights(
     state: Mapping[str, Tensor],
     model: nn.Module,
     *,
     where: str = "weights",
     convert: Callable[[dict[str, Tensor]], Mapping[str, Tensor]] | None = None,
 ) -> LoadReport:
-    """Set all parameters and buffers of ``model`` from ``state``, or change nothing and raise an error.
+    """Assign all parameters and buffers of ``model`` from ``state``, or change nothing and raise an error.
 
     The prefix of the network's names in the file (such as ``module.``, ``state_dict.`` or
     ``teacher.backbone.``) is inferred: it is the prefix that matches the most names. If the
@@ -309,10 +309,10 @@ def _convert_tensor(value: Tensor, target: Tensor, name: str, where: str) -> Ten
 
 
 def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int, str], Tensor] | None:
-    """Return the weights of the three-layer projection head that is stored with a self-supervised network.
+    """Find the weights of the three-layer projection head that is stored with a self-supervised network.
 
     DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. Of several copies, one is
-    chosen as in ``map_weights``; ``CheckpointMismatch``: the choice is ambiguous.
+    chosen as in ``assign_weights``; ``CheckpointMismatch``: the choice is ambiguous.
 
     Returns:
         Tensors by (index of the layer, ``weight`` or ``bias``); ``None`` without a projection head.

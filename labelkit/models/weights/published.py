@@ -55,7 +55,7 @@ class WeightsPackage:
 
     @property
     def source(self) -> str:
-        """Return the source that a store records for these weights: package, file and license."""
+        """Return the source to record in a store: package, file and license."""
         return f"{PACKAGE_SCHEME}{self.name}/{Path(self.file).name} ({self.license})"
 
     def find(self) -> Path | None:
@@ -106,8 +106,8 @@ def timm_config(name: str) -> dict[str, Any]:
     return {} if found is None else dict(dataclasses.asdict(found))
 
 
-def embedding_size(name: str) -> int | None:
-    """Return the default image size in pixels for embedding, or ``None`` to use the network's own size.
+def embedding_image_size(name: str) -> int | None:
+    """Return the default size in pixels of images to embed, or ``None`` to use the network's own size.
 
     DINOv2 was published for 518 pixels, which takes 14 times as long as 224 and is not needed for whole images.
     """
@@ -115,7 +115,7 @@ def embedding_size(name: str) -> int | None:
 
 
 def get_center_crop_fraction(name: str) -> float | None:
-    """Return the fraction of the image that the authors' center crop keeps, or ``None`` if timm's value is correct.
+    """Return the fraction of each side in the authors' center crop, or ``None`` if timm's value is correct.
 
     DINO's code resizes to 256 and crops 224 (``facebookresearch/dino:eval_knn.py``), whereas timm says 0.9.
     """
@@ -137,25 +137,25 @@ def find_recorded_weights(source: str) -> Path | None:
     return None if found is None else found[0]
 
 
-def recorded_name(name: str, sha256: str, source: str) -> str:
-    """Return the network name that a store records, marked if the weights with this digest are not the published ones.
+def recorded_network_name(name: str, sha256: str, source: str) -> str:
+    """Return the network name to record in a store; it is marked if the weights are not the published ones.
 
     ``name`` may have the tag of the weights whose preprocessing is used; ``source`` is the URL or file of the weights.
     """
     network, _, tag = name.partition(".")
-    if not tag or not sha256 or source.startswith((HUB_SCHEME, PACKAGE_SCHEME)) or is_published(name, sha256):
+    if not tag or not sha256 or source.startswith((HUB_SCHEME, PACKAGE_SCHEME)) or has_published_digest(name, sha256):
         return name
     return f"{network} (prepared like .{tag})"
 
 
 def buildable_name(recorded: str) -> str:
-    """Return the name that `build_backbone` accepts for a name returned by ``recorded_name``."""
+    """Return the name that `build_backbone` accepts for a name returned by ``recorded_network_name``."""
     return recorded.replace(" (prepared like ", "").removesuffix(")")
 
 
 @cache  # because the file in the hub's cache is read
-def is_published(name: str, sha256: str) -> bool:
-    """Return whether a file's digest matches the known published weights of a network."""
+def has_published_digest(name: str, sha256: str) -> bool:
+    """Return whether a file's digest is that of a network's published weights, as far as these are known."""
     package = find_weights_package(name)
     if package is not None and package.sha256 == sha256:
         return True
@@ -163,8 +163,8 @@ def is_published(name: str, sha256: str) -> bool:
     return cached is not None and sha256_file(cached[0]) == sha256
 
 
-def describe_published(name: str) -> tuple[str, str]:
-    """Return the local location of a timm network's published weights ("" if absent), and their license."""
+def describe_published_weights(name: str) -> tuple[str, str]:
+    """Return where a timm network's published weights are stored locally ("" if absent), and their license."""
     cfg, package = timm_config(name), find_weights_package(name)
     place = ""
     if _find_in_cache(cfg) is not None:

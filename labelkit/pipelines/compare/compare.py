@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
-from labelkit.commands.common.training_data import has_own_splits, parse_old_classes, read_listing
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
+from labelkit.commands.common.training_data import has_own_splits, list_with_holdout, parse_old_classes
 from labelkit.commands.evaluate.dense import format_percent_and_std, mean_and_std
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.formatting import percent
@@ -27,14 +27,14 @@ from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import (
     JUDGES,
     DatasetInfo,
-    RunError,
+    FailedRunError,
     embed_for_evaluation,
     evaluate_store,
     method_config,
     read_stored_record,
     train_and_evaluate,
 )
-from labelkit.pipelines.own_code import check_method_code
+from labelkit.pipelines.own_code import check_code_digest
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_json, translate_os_errors
 from labelkit.store.parts import hold_lock
@@ -45,8 +45,8 @@ _SHOWN_SCORES = (*JUDGES, "own_accuracy")
 
 
 @dataclass
-class Row:
-    """Row of the comparison table: the runs and failures of one method."""
+class MethodRow:
+    """Runs and failures of one method, summarized as a row of the comparison table."""
 
     name: str  # name of the method, or of an untrained baseline
     kind: str = "none"  # labels used: few, some, all, none
@@ -55,7 +55,7 @@ class Row:
     failures: dict[int, str] = field(default_factory=dict)  # reason for each failed seed
 
     def summarize(self, key: str) -> dict[str, object] | None:
-        """Return the mean, standard deviation and values of a number over the runs; ``None`` if no run has it."""
+        """Return the mean, standard deviation and values of one result over the runs; ``None`` if no run has it."""
         values = [float(run[key]) for run in self.runs if key in run]
         return mean_and_std(values) if values else None
 
@@ -86,7 +86,7 @@ class Row:
         }
 
 
-def compare_methods(config: CompareConfig) -> SimpleResult:
+def compare_methods(config: CompareConfig) -> CommandResult:
     """Train and evaluate several methods on one dataset, and report which runs failed and why.
 
     Raises:
@@ -117,7 +117,7 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     if not any(row.runs for row in trained):
         reasons = "; ".join(f"{row.name}: {next(iter(row.failures.values()))}" for row in trained)
         raise InputError("compare", f"no run finished ({reasons})", "Fix these problems, or raise --budget.")
-    return SimpleResult(values, made, _tables(config, data, images, rows))
+    return CommandResult(values, made, _tables(config, data, images, rows))
 
 
 def _choose_methods(methods: tuple[str, ...]) -> list[str]:
@@ -132,11 +132,13 @@ def _choose_methods(methods: tuple[str, ...]) -> list[str]:
 
 def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], CompareConfig]:
     """Return the shared dataset, its numbers of images, and the options with ``--old-classes`` resolved to names."""
-    given = DataConfig(dataset=config.dataset, data_root=config.data_root, label_split="given", **config.listing())
-    listing, _ = read_listing(given)
+    given = DataConfig(
+        dataset=config.dataset, data_root=config.data_root, label_split="given", **config.listing_kwargs()
+    )
+    listing, _ = list_with_holdout(given)
     holdout = None if has_own_splits(listing) else config.holdout
     if holdout is not None:
-        listing, _ = read_listing(given.model_copy(update={"holdout": holdout, "split_seed": config.split_seed}))
+        listing, _ = list_with_holdout(given.model_copy(update={"holdout": holdout, "split_seed": config.split_seed}))
     test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
     if test_split is None or "train" not in listing.split_names:
         names = ", ".join(listing.split_names)
@@ -147,7 +149,7 @@ def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], C
     if (listing.labels[used] < 0).any():
         problem = f"{(listing.labels[used] < 0).sum()} images are unlabeled, but a comparison requires true labels"
         raise DatasetError(config.dataset, problem, "Pass class folders, or a CSV with labels for all images.")
-    images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
+    images = {name: len(listing.rows_in_split(name)) for name in ("train", test_split)}
     if config.old_classes is not None:
         # a file may have changed by the time the comparison is resumed
         old = parse_old_classes(config.old_classes, listing.class_names)
@@ -190,14 +192,13 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
             commit_json(about, now)
         for name in _choose_methods(config.methods):
             remedy = f"Delete {name}-s* and {name}.* from this folder, or choose another folder."
-            check_method_code(config.keep / f"{name}.code.json", name, remedy)
+            check_code_digest(config.keep / f"{name}.code.json", name, remedy)
         yield config.keep
 
 
 def _evaluate_untrained_networks(
     names: Sequence[str], config: CompareConfig, data: DatasetInfo, folder: Path
-) -> list[Row]:
-    """Evaluate raw pixels, and the networks of the methods before training."""
+) -> list[MethodRow]:
     wanted: dict[str, tuple[str, dict[str, Any]]] = {_PIXELS: ("pixels", {"backbone": "pixels", "image_size": 32})}
     for name in names:
         try:
@@ -212,7 +213,7 @@ def _evaluate_untrained_networks(
         wanted.setdefault(f"{options.backbone}, before training", (options.backbone, start))
     rows = []
     for number, (label, (network, model)) in enumerate(wanted.items()):
-        row = Row(label, network=network)
+        row = MethodRow(label, network=network)
         for seed in range(config.seeds):
             record, store = folder / f"reference-{label.split(',')[0]}-s{seed}.json", folder / f"reference-{number}.h5"
             try:
@@ -236,17 +237,17 @@ def _evaluate_untrained_networks(
     return rows
 
 
-def _train_methods(names: Sequence[str], config: CompareConfig, data: DatasetInfo, folder: Path) -> list[Row]:
+def _train_methods(names: Sequence[str], config: CompareConfig, data: DatasetInfo, folder: Path) -> list[MethodRow]:
     rows = []
     with current_progress().task("compare", total=len(names)) as task:
         for name in names:
-            row = Row(name)
+            row = MethodRow(name)
             for seed in range(config.seeds):
                 try:
                     options: Any = method_config(name, config, data, seed)
                     row.kind, row.network = options.label_kind, options.backbone
                     record = train_and_evaluate(name, config, data, folder, seed)
-                except (RunError, LabelkitError) as error:
+                except (FailedRunError, LabelkitError) as error:
                     row.failures[seed] = str(error).strip()
                     continue
                 row.runs.append(record | {"minutes": record["seconds"] / 60})
@@ -256,7 +257,7 @@ def _train_methods(names: Sequence[str], config: CompareConfig, data: DatasetInf
     return rows
 
 
-def _report_row(row: Row) -> None:
+def _report_row(row: MethodRow) -> None:
     scores = row.scores()
     names = [name for name in _SHOWN_SCORES if name in scores]
     shown = ", ".join(f"{name.replace('_', ' ')} {format_percent_and_std(scores[name])}%" for name in names)
@@ -266,7 +267,9 @@ def _report_row(row: Row) -> None:
         current_progress().warning(f"{row.name}, seed {seed} failed: {reason}")
 
 
-def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], rows: Sequence[Row]) -> tuple[Table, ...]:
+def _tables(
+    config: CompareConfig, data: DatasetInfo, images: dict[str, int], rows: Sequence[MethodRow]
+) -> tuple[Table, ...]:
     lines: list[list[Cell]] = []
     for row in rows:
         scores, minutes, memory = row.scores(), row.summarize("minutes"), row.summarize("peak_memory_mib")
@@ -294,7 +297,7 @@ def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], ro
     return Table(title, columns, lines), *failed
 
 
-def format_training_length(row: Row) -> str | None:
+def format_training_length(row: MethodRow) -> str | None:
     """Describe the training length, with its fraction of the preset's length and a note if over budget."""
     if not row.runs or "length" not in row.runs[0]:
         return None

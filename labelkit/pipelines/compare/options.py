@@ -6,12 +6,12 @@ from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from labelkit.options.base import panel
+from labelkit.options.base import field_factory
 from labelkit.options.shared import DatasetOptions, DeviceOption, ListingOptions, OverwriteOption
 
-_DATA = panel("Data")
-_RUN = panel("Run")
-_OUTPUT = panel("Output", preset=False)
+_DATA = field_factory("Data")
+_RUN = field_factory("Run")
+_OUTPUT = field_factory("Output", preset=False)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 

@@ -20,7 +20,7 @@ import yaml
 
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import KMeansConfig
-from labelkit.commands.discover.categories import discover_head
+from labelkit.commands.discover.categories import classify_by_logits
 from labelkit.commands.discover.options import DiscoverHeadConfig
 from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.evaluate.classification import evaluate_classification
@@ -38,7 +38,7 @@ from labelkit.errors import InputError, LabelkitError
 from labelkit.files import read_bytes, read_json_object
 from labelkit.methods.registry import METHODS, compute_method_digest
 from labelkit.options.embed import EmbedConfig
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.options.training import RunConfig
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.store.commit import commit_bytes, commit_json
@@ -57,7 +57,7 @@ _END_SECONDS = 60
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """Dataset properties shared by all runs of a comparison."""
+    """Properties of the dataset that all runs of a comparison share."""
 
     num_classes: int  # number of classes
     test_split: str  # split of the held-out images for evaluation
@@ -72,7 +72,7 @@ def embed_for_evaluation(config: CompareConfig, data: DatasetInfo, out: Path, **
         EmbedConfig(
             dataset=config.dataset,
             data_root=config.data_root,
-            **config.listing(),
+            **config.listing_kwargs(),
             split="all",
             max_per_class=config.max_per_class,
             device=config.device,
@@ -123,7 +123,7 @@ def evaluate_store(
     }
     has_output = "logits" in open_store(index).extras
     if output_kind == "groups" and has_output:
-        discover_head(DiscoverHeadConfig(index=index, overwrite=True))
+        classify_by_logits(DiscoverHeadConfig(index=index, overwrite=True))
         scores["own_accuracy"] = score_groups("head")["all_accuracy"]
     elif output_kind == "names" and has_output:
         options = EvaluateClassificationConfig(index=index, split=split, bootstrap=0)
@@ -132,12 +132,12 @@ def evaluate_store(
     return scores
 
 
-class RunError(Exception):
-    """Raised for a run that did not finish; the message gives the reason."""
+class FailedRunError(Exception):
+    """Raised if a run does not finish; the message gives the reason."""
 
 
 def method_config(name: str, config: CompareConfig, data: DatasetInfo, seed: int, fraction: float = 1.0) -> RunConfig:
-    """Return the training options of one run: the method's preset, adapted to the comparison's images and labels.
+    """Return the training options of one run: the preset of the method, adapted to the images and labels compared.
 
     ``seed`` also determines which images are labeled; ``fraction`` scales the preset's training length.
 
@@ -148,7 +148,7 @@ def method_config(name: str, config: CompareConfig, data: DatasetInfo, seed: int
     common: dict[str, object] = {
         "dataset": config.dataset,
         "data_root": config.data_root,
-        **config.listing(),
+        **config.listing_kwargs(),
         "holdout": data.holdout,
         "holdout_classes": None,
         "max_per_class": config.max_per_class,
@@ -158,7 +158,7 @@ def method_config(name: str, config: CompareConfig, data: DatasetInfo, seed: int
         "threads": config.threads,
         "device": config.device,
     }
-    preset = resolve(spec.config, overrides={"dataset": config.dataset}).config
+    preset = resolve_config(spec.config, overrides={"dataset": config.dataset}).config
     kind = preset.label_kind
     if kind == "few":
         common |= {"num_labels": config.labels_per_class * data.num_classes, "label_seed": seed}
@@ -190,9 +190,9 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DatasetInfo, fold
         embed_for_evaluation(config, data, store, checkpoint=run)
         scores = evaluate_store(config, data, store, seed=seed, output_kind=options.own_output)
     except Exception as error:
-        if isinstance(error, RunError | LabelkitError) or compute_method_digest(name) is None:
+        if isinstance(error, FailedRunError | LabelkitError) or compute_method_digest(name) is None:
             raise
-        raise RunError(f"{type(error).__name__}: {error}") from error  # a user's own code can raise any error
+        raise FailedRunError(f"{type(error).__name__}: {error}") from error  # a user's own code can raise any error
     values = {
         "method": name,
         "seed": seed,
@@ -230,7 +230,6 @@ def _compute_length(name: str, config: CompareConfig, data: DatasetInfo, folder:
 
 
 def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> dict[str, float]:
-    """Train in a separate process; return its CPU time and memory."""
     if run.exists():
         # it was interrupted, so the cost of the whole run would be unknown
         shutil.rmtree(run)
@@ -243,14 +242,14 @@ def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> d
     log = run.with_name(f"{run.name}.log")
     limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
     environment = os.environ | {"OMP_NUM_THREADS": str(config.threads)}
-    cost, code = run_process(command, log, limit=limit, environment=environment)
+    cost, code = run_process(command, log, time_limit=limit, environment=environment)
     if code == 0:
         return cost
     text = read_bytes(log).decode(errors="replace").strip()
     *_, reason = re.split(r"^error: ", text, flags=re.MULTILINE)
     if reason == text:
         reason = f"exit code {code}" + (f": {text.splitlines()[-1]}" if text else "")
-    raise RunError(reason)
+    raise FailedRunError(reason)
 
 
 def read_stored_record(path: Path) -> dict[str, Any]:
@@ -266,14 +265,14 @@ def read_stored_record(path: Path) -> dict[str, Any]:
 
 
 def run_process(
-    command: Sequence[str], log: Path, *, limit: float, environment: dict[str, str]
+    command: Sequence[str], log: Path, *, time_limit: float, environment: dict[str, str]
 ) -> tuple[dict[str, float], int]:
-    """Run a subprocess with a time limit in seconds, logging stderr; return its CPU time, memory and exit code.
+    """Run a subprocess with a time limit in seconds, and log its stderr; return its CPU time, memory and exit code.
 
     Raises:
-        RunError: the process took longer than ``limit`` and was stopped.
+        RunError: the process took longer than ``time_limit`` and was stopped.
     """
-    deadline = time.monotonic() + limit
+    deadline = time.monotonic() + time_limit
     peak = cpu_seconds = 0.0
     with log.open("wb") as errors:
         process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
@@ -294,5 +293,5 @@ def run_process(
                     process.kill()
                     process.wait()
     if not in_time:
-        raise RunError(f"did not finish within {limit:.0f} s, so it was stopped")
+        raise FailedRunError(f"did not finish within {time_limit:.0f} s, so it was stopped")
     return {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}, process.returncode

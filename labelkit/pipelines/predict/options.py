@@ -5,17 +5,17 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from labelkit.options.base import panel
+from labelkit.options.base import field_factory
 from labelkit.options.memory import ProcessesConfig
 from labelkit.options.shared import RESULT_NAME, DeviceOption, LabelColumnOption, ListingOptions, OverwriteOption
 
-_PREDICTIONS = panel("Predictions", preset=False)
-_PREDICTION_SETTINGS = panel("Predictions")
-_LABELS = panel("Labels", preset=False)
-_MODEL = panel("Model", preset=False)
-_PHOTOS = panel("Photos")
-_OUTPUT = panel("Output")
-_OUTPUT_ONLY = panel("Output", preset=False)
+_PREDICTIONS = field_factory("Predictions", preset=False)
+_PREDICTION_SETTINGS = field_factory("Predictions")
+_LABELS = field_factory("Labels", preset=False)
+_MODEL = field_factory("Model", preset=False)
+_PHOTOS = field_factory("Photos")
+_OUTPUT = field_factory("Output")
+_OUTPUT_ONLY = field_factory("Output", preset=False)
 
 
 class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOption, ProcessesConfig):

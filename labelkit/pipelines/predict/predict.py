@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import PredictionRule, build_nearest_mean_rule
-from labelkit.algorithms.confidences import Confidences, concatenate
+from labelkit.algorithms.confidences import Predictions, join_predictions
 from labelkit.algorithms.row_blocks import StoredRows, square_roots
 from labelkit.commands.common.apply import apply_to_rows
-from labelkit.commands.common.embeddings import check_features, is_nonnegative, normalize_embeddings
-from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.embeddings import is_nonnegative, load_finite_embeddings, normalize_embeddings
+from labelkit.commands.common.label_files import LabelFileImages, read_csv_labels
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.common.search_queries import Queries, embed_query_images, is_store, load_other_store_queries
-from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
+from labelkit.commands.common.stored_predictions import group_names, is_new_group, read_stored_predictions
 from labelkit.data.datasets import FileSource, build_dataset, sort_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder, path_exists
@@ -29,18 +29,18 @@ from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import missing_path_remedy
 from labelkit.formatting import join_first_few, percent
 from labelkit.pipelines.predict.options import PredictConfig
-from labelkit.pipelines.start.record import RECORD, Record, find_last_finished_round
+from labelkit.pipelines.start.record import RECORD, StartRecord, find_last_finished_round
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.reader import LazyRows
-from labelkit.store.results import Result, list_results, newest_name, read_result
+from labelkit.store.results import Result, find_newest_name, list_results, read_result
 from labelkit.training.run_dir import SPLIT
 
 
 def load_prediction_source(location: Path, result: str | None) -> tuple[EmbeddingStore, Result, PredictionRule]:
-    """Open a store, its predictions or groups (default: the newest predictions), and their rule for new photos.
+    """Open a store and its predictions or groups (default: the newest predictions), with their rule for new photos.
 
     Raises:
         ConfigError: ``location`` is neither a store nor an output folder of ``start``.
@@ -49,7 +49,7 @@ def load_prediction_source(location: Path, result: str | None) -> tuple[Embeddin
     path, name = (location, result) if is_store(location) else _find_last_round(location, result)
     store = open_store(path)
     if name is None:
-        name = newest_name(list_results(store), "answer")
+        name = find_newest_name(list_results(store), "answer")
         if name not in list_results(store):
             problem = "contains no predictions, which are required to predict labels of new images"
             raise StoreError(str(path), problem, f"Run `labelkit discover answer --index {path}` first.")
@@ -69,7 +69,7 @@ def _find_last_round(folder: Path, result: str | None) -> tuple[Path, str | None
         raise ConfigError("--from", f"{folder} is a training run, which is applied by other commands", commands)
     if not (folder / RECORD).is_file():
         raise ConfigError("--from", f"{folder} is neither a store nor an output folder of `labelkit start`", remedy)
-    last = find_last_finished_round(Record.read(folder).rounds, folder, "answer", "groups")
+    last = find_last_finished_round(StartRecord.read(folder).rounds, folder, "answer", "groups")
     if last is None:
         raise ConfigError("--from", f"{folder} has no finished results", "Run `labelkit start` again.")
     return folder / str(last["store"]), result or str(last["answer"] or last["groups"])
@@ -89,13 +89,13 @@ def _load_rule(store: EmbeddingStore, result: Result) -> PredictionRule:
         raise StoreError(result.where, f"contains {result.kind}, from which labels cannot be predicted", remedy)
     groups = np.asarray(ids, dtype=np.int64)
     rows = np.flatnonzero(groups >= 0)
-    features = check_features(store, rows)
+    features = load_finite_embeddings(store, rows)
     is_unit = result.params.get("normalize") is not False
     is_tree = result.stage == "discover categories" and result.params.get("criterion") != "published"
     roots = is_tree and is_nonnegative(store)
     features = square_roots(features) if roots else features
     features = normalize_embeddings(features) if is_unit else features
-    return build_nearest_mean_rule(features, groups[rows], new_groups(result), scaled=is_unit, roots=roots)
+    return build_nearest_mean_rule(features, groups[rows], is_new_group(result), unit_rows=is_unit, square_roots=roots)
 
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
@@ -109,7 +109,7 @@ _SHOWN = 5
 
 
 class Prediction(NamedTuple):
-    """Predicted label of one photo, with its path as the user gave it; see ``COLUMNS``."""
+    """Predicted label of one photo, with its path as passed by the user; see ``COLUMNS``."""
 
     path: str
     label: str
@@ -118,7 +118,7 @@ class Prediction(NamedTuple):
     note: str
 
 
-def predict_photos(config: PredictConfig) -> SimpleResult:
+def predict_photos(config: PredictConfig) -> CommandResult:
     """Predict labels for new photos, folders of photos, and embeddings in other stores.
 
     Raises:
@@ -140,7 +140,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     truth: dict[str, str] = {}
     if config.labels is not None:
         names = [*map(str, photos), *(name for queries in query_sets for name in queries.names)]
-        images = LabeledImages("this run", names, None)
+        images = LabelFileImages("this run", names, None)
         texts = read_csv_labels(config.labels, images, config.label_column, min_found=0)
         truth = {names[place]: text for place, text in texts.items()}
     if photos:
@@ -205,7 +205,7 @@ def _predict_queries(
     predict = partial(_predict, rule, store.lazy_embeddings)
     rows = StoredRows(queries.embeddings, in_blocks=True)
     parts = apply_to_rows(predict, rows, config, "predicting", resumable=True)
-    found = concatenate([Confidences(*columns) for columns in parts])
+    found = join_predictions([Predictions(*columns) for columns in parts])
     for place, name in enumerate(queries.names):
         digest = b"" if queries.sha256 is None else queries.sha256[place].tobytes()
         row = row_of.get(digest)
@@ -223,7 +223,7 @@ def _predict_queries(
 def _predict(rule: PredictionRule, stored: LazyRows, rows: StoredRows) -> tuple[NDArray[Any], ...]:
     """Predict rows by a rule that averages over the nearest stored embeddings; return the columns."""
     parts = [rule.predict(rows[start : start + _BLOCK], stored) for start in range(0, len(rows), _BLOCK)]
-    return tuple(vars(concatenate(parts)).values())
+    return tuple(vars(join_predictions(parts)).values())
 
 
 def _number(confidence: float) -> float | None:
@@ -238,7 +238,7 @@ def _build_result(
     skipped: list[tuple[str, str]],
     min_confidence: float,
     truth: dict[str, str],
-) -> SimpleResult:
+) -> CommandResult:
     counts = Counter(line.kind for line in predictions)
     values: dict[str, object] = {
         "from": config.from_,
@@ -270,7 +270,7 @@ def _build_result(
         named = join_first_few((f"{name}: {reason}" for name, reason in skipped), _SHOWN, "; ")
         problem = f"{len(skipped)} of {total} cannot be read (allowed: {percent(config.max_bad)}%): {named}"
         fault = DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
-    return SimpleResult(values, made, (table,), text=text, fault=fault)
+    return CommandResult(values, made, (table,), text=text, fault=fault)
 
 
 def _compare_with_labels(result: Result, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
@@ -279,7 +279,7 @@ def _compare_with_labels(result: Result, predictions: list[Prediction], truth: d
     Photos whose labels the predictions are based on are excluded from the comparison.
     """
     names = np.array(group_names(result), dtype=object)
-    known, unnamed = set(names[~new_groups(result)]), set(names[new_groups(result)])
+    known, unnamed = set(names[~is_new_group(result)]), set(names[is_new_group(result)])
     compared = [line for line in predictions if line.path in truth and line.kind != "given"]
     known_lines = [line for line in compared if truth[line.path] in known]
     unknown_lines = [line for line in compared if truth[line.path] not in known]

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from labelkit.options.base import BaseConfig, panel
+from labelkit.options.base import BaseConfig, field_factory
 
-_OUTPUT = panel("Output", preset=False)
-_WHAT = panel("Selection", preset=False)
-_RUN = panel("Run", preset=False)
+_OUTPUT = field_factory("Output", preset=False)
+_WHAT = field_factory("Selection", preset=False)
+_RUN = field_factory("Run", preset=False)
 
 
 class ReproduceConfig(BaseConfig):

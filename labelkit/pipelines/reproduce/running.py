@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from labelkit import __version__
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError
 from labelkit.files import read_json_object
-from labelkit.pipelines.own_code import check_method_code
+from labelkit.pipelines.own_code import check_code_digest
 from labelkit.pipelines.reproduce.options import ReproduceConfig
 from labelkit.pipelines.reproduce.tables import (
     PublishedTable,
-    Row,
+    TableRow,
     complete_command,
     describe_missing_data,
     list_row_inputs,
@@ -128,7 +128,7 @@ RESULT = "table.json"
 _MAX_RECORD = 1 << 24
 
 
-def reproduce(config: ReproduceConfig) -> SimpleResult:
+def reproduce(config: ReproduceConfig) -> CommandResult:
     """Run the unfinished commands for a published table, and compare measured with published values.
 
     Raises:
@@ -173,11 +173,11 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             f"{len(faults)} of {len(states)} rows failed; first error: {faults[0]}",
             "Fix the problem, and run the same command again.",
         )
-    return SimpleResult({"tables": [record], "rows": counts}, made, (_build_tables(record),), fault=failed)
+    return CommandResult({"tables": [record], "rows": counts}, made, (_build_tables(record),), fault=failed)
 
 
 def _run_row(
-    config: ReproduceConfig, table: PublishedTable, row: Row, folder: Path
+    config: ReproduceConfig, table: PublishedTable, row: TableRow, folder: Path
 ) -> tuple[list[dict[str, float]], LabelkitError | None]:
     """Run the commands for a row; return the values for each seed, and the error that stopped it, if any."""
     progress = current_progress()
@@ -223,7 +223,7 @@ def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
     with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if command[0] == "train":
-        check_method_code(folder / f"step-{number}.code.json", command[1], "Pass a different --out.")
+        check_code_digest(folder / f"step-{number}.code.json", command[1], "Pass a different --out.")
     if is_done:
         return dict(found["output"])
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
@@ -239,7 +239,7 @@ def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
 
 
 def _pair_values(
-    table: PublishedTable, row: Row, measured: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
+    table: PublishedTable, row: TableRow, measured: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
 ) -> list[dict[str, Any]]:
     """Return the published and measured numbers for each published value of a row, or for all values if none is.
 
@@ -274,7 +274,7 @@ def _pair_values(
 def _record(
     config: ReproduceConfig,
     table: PublishedTable,
-    rows: Sequence[Row],
+    rows: Sequence[TableRow],
     outcomes: Sequence[tuple[str, str, list[dict[str, float]]]],
 ) -> dict[str, Any]:
     measured_by = {row.name: measured for row, (_, _, measured) in zip(rows, outcomes, strict=True)}

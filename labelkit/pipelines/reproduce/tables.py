@@ -22,7 +22,7 @@ from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.files import read_bytes
 from labelkit.formatting import join_first_few
-from labelkit.options.presets import shipped_presets
+from labelkit.options.presets import find_bundled_presets
 from labelkit.pipelines.reproduce.options import ReproduceConfig
 
 FOLDER = "tables"
@@ -47,13 +47,13 @@ class _Row(BaseModel):
     against: str | None = None
 
 
-def published_values(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
-    """Return the published numbers of a table row by value name; a single number is assigned to the first name."""
+def get_published_values(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
+    """Return the published numbers of a table row, by value name; a single number belongs to the first name."""
     return row.published if isinstance(row.published, dict) else {next(iter(values)): row.published}
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """Row of a published table, with its published numbers and the commands that reproduce them."""
 
     name: str  # name in the table
@@ -113,12 +113,12 @@ class PublishedTable(BaseModel):
             given = set(row.model_extra or {})
             if given != wanted:
                 raise ValueError(f"row {row.name!r} must set {sorted(wanted)} for the commands, got {sorted(given)}")
-            if not (published_values(row, self.values).keys() <= self.values.keys()):
+            if not (get_published_values(row, self.values).keys() <= self.values.keys()):
                 raise ValueError(f"row {row.name!r} contains numbers missing from `values`")
         return self
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[TableRow, ...]:
         """Rows with their values inserted in the commands."""
         rows = []
         for line in self.lines:
@@ -126,8 +126,8 @@ class PublishedTable(BaseModel):
             filled |= {name: f"{{{name}}}" for name in _OWN}
             commands = tuple(tuple(shlex.split(command.format(**filled))) for command in self.commands)
             datasets = dict.fromkeys(words[place] for words in commands for place in find_dataset_arguments(words))
-            published = published_values(line, self.values)
-            rows.append(Row(line.name, published, commands, tuple(datasets), line.against))
+            published = get_published_values(line, self.values)
+            rows.append(TableRow(line.name, published, commands, tuple(datasets), line.against))
         return tuple(rows)
 
     def extract_values(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -163,16 +163,16 @@ def _numbers(value: object, place: str = "") -> Iterator[str]:
         yield place
 
 
-def available_tables() -> dict[str, Path]:
-    """Return the YAML files of the tables included in labelkit, by table name."""
-    presets = shipped_presets()
+def list_available_tables() -> dict[str, Path]:
+    """List the YAML files of the tables included in labelkit, by table name."""
+    presets = find_bundled_presets()
     found = [] if presets is None else sorted((presets / FOLDER).glob("*.yaml"))
     return {path.stem: path for path in found if path.stem != LEFT_OUT}
 
 
 def list_excluded_tables() -> list[dict[str, str]]:
-    """Return the published tables not included in labelkit: for each, its paper, its number there, and the reason."""
-    presets = shipped_presets()
+    """List published tables that labelkit does not include, with the paper, their number in it, and the reason."""
+    presets = find_bundled_presets()
     path = None if presets is None else presets / FOLDER / f"{LEFT_OUT}.yaml"
     return [] if path is None else list(yaml.safe_load(read_bytes(path, _MAX_BYTES)))
 
@@ -183,7 +183,7 @@ def read_table(name: str) -> PublishedTable:
     Raises:
         ConfigError: the table does not exist, or the file does not contain a table.
     """
-    path = available_tables().get(name)
+    path = list_available_tables().get(name)
     if path is None:
         path = Path(name)
         if path.suffix not in (".yaml", ".yml"):
@@ -213,7 +213,7 @@ IN_DATA_ROOT = "{data_root}/"
 """Prefix of files in the data folder, as written in tables."""
 
 
-def select_rows(table: PublishedTable, name_parts: Sequence[str] | None) -> list[Row]:
+def select_rows(table: PublishedTable, name_parts: Sequence[str] | None) -> list[TableRow]:
     """Select rows of a published table by parts of their names; ``None`` selects all rows.
 
     Raises:
@@ -244,13 +244,13 @@ def _without_spaces(name: str) -> str:
     return re.sub(r"\s*,\s*", ",", name)
 
 
-def list_row_inputs(row: Row) -> set[str]:
-    """Return the inputs read by a table row's commands: datasets, and files in the data folder."""
+def list_row_inputs(row: TableRow) -> set[str]:
+    """List the inputs that the commands of a table row read: datasets, and files in the data folder."""
     return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
 
 
 def describe_missing_data(dataset: str, root: Path) -> str:
-    """Return the reason a dataset or file cannot be loaded, or an empty string if it can."""
+    """Return why a dataset or file cannot be loaded, or an empty string if it can."""
     if dataset.startswith(IN_DATA_ROOT):
         path = Path(dataset.format(data_root=root))
         return "" if path.exists() else f"{path}: does not exist"

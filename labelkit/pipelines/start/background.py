@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import active_children, get_context
 
-from labelkit.commands.common.results import SimpleResult
-from labelkit.data.exit_with_parent import exit_with_parent, without_main_module
+from labelkit.commands.common.results import CommandResult
+from labelkit.data.exit_with_parent import exit_with_parent, hide_main_module
 from labelkit.options.base import BaseConfig
 from labelkit.progress import Progress, current_progress, use_progress
 
-Run = Callable[[BaseConfig], SimpleResult]
+Run = Callable[[BaseConfig], CommandResult]
 
 
 class _Notes(Progress):
@@ -31,8 +31,8 @@ class _Notes(Progress):
 
 
 @contextmanager
-def run_in_background(run: Run, steps: Mapping[str, BaseConfig]) -> Iterator[Mapping[str, Callable[[], SimpleResult]]]:
-    """Run steps one after another in a background process, which ends with the ``with`` block.
+def run_in_background(run: Run, steps: Mapping[str, BaseConfig]) -> Iterator[Mapping[str, Callable[[], CommandResult]]]:
+    """Inside a ``with`` block, run steps one after another in a background process.
 
     Yields, for each step name, a function that waits for the step's result and shows its messages. ``run``, which runs
     the command of a step, must be a module-level function.
@@ -43,7 +43,7 @@ def run_in_background(run: Run, steps: Mapping[str, BaseConfig]) -> Iterator[Map
     before = set(active_children())
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
     try:
-        with without_main_module():
+        with hide_main_module():
             futures = {name: pool.submit(_run_quietly, run, step) for name, step in steps.items()}
         yield {name: partial(_wait, future, run, steps[name]) for name, future in futures.items()}
     except BaseException:
@@ -59,13 +59,13 @@ def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main process ends this one
 
 
-def _run_quietly(run: Run, step: BaseConfig) -> tuple[SimpleResult, list[tuple[str, str]]]:
+def _run_quietly(run: Run, step: BaseConfig) -> tuple[CommandResult, list[tuple[str, str]]]:
     notes = _Notes()
     with use_progress(notes):
         return run(step), notes.texts
 
 
-def _wait(future: Future[tuple[SimpleResult, list[tuple[str, str]]]], run: Run, step: BaseConfig) -> SimpleResult:
+def _wait(future: Future[tuple[CommandResult, list[tuple[str, str]]]], run: Run, step: BaseConfig) -> CommandResult:
     try:
         result, texts = future.result()
     except BrokenProcessPool:  # for example, the system killed it because of its memory use

@@ -9,18 +9,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from labelkit.commands.common.results import SimpleResult
-from labelkit.data.tables import read_file_labels
+from labelkit.commands.common.results import CommandResult
+from labelkit.data.tables import read_labeled_rows
 from labelkit.errors import StoreError
-from labelkit.options.base import command_words
+from labelkit.options.base import build_command_words
 from labelkit.pipelines.start.given import GIVEN, SKIPPED, TableLabel
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record
+from labelkit.pipelines.start.record import StartRecord
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import Result, find_free_name, list_results, read_result
 from labelkit.studio.label.asking import BackgroundPredictor
-from labelkit.studio.label.browser import newest_session
+from labelkit.studio.label.browser import find_newest_session
 from labelkit.studio.label.label import check_server, read_session_labels, serve_labels
 from labelkit.studio.label.options import LabelConfig
 
@@ -28,8 +28,8 @@ _STEP = "labels of the browser"
 
 
 def start_in_browser(
-    config: StartConfig, run_start: Callable[[StartConfig], SimpleResult], label_config: LabelConfig | None = None
-) -> SimpleResult:
+    config: StartConfig, run_start: Callable[[StartConfig], CommandResult], label_config: LabelConfig | None = None
+) -> CommandResult:
     """Run ``start``, serve the labeling page until interrupted, and run ``start`` again.
 
     Labels are immediately saved in a result of the store: if the process is killed, the next run reads them.
@@ -49,7 +49,7 @@ def start_in_browser(
     served: dict[str, Any] = {
         "index": store,
         "result": find_free_name(open_store(store), "labels"),
-        "from_": given if given.is_file() and read_file_labels(given) else None,
+        "from_": given if given.is_file() and read_labeled_rows(given) else None,
         "label_column": None,
         "dataset": str(config.photos),
         "conflicts": "new",
@@ -60,26 +60,26 @@ def start_in_browser(
     label = (label_config or LabelConfig(index=store, serve=True)).model_copy(update=served)
     noted = {"store": store.name, "session": label.result}
     # given.csv already contains the labels of --labels, nobody can answer questions, and each name changes the number
-    said = Record.read(folder).rounds[-1].get("new_classes", "auto")
+    said = StartRecord.read(folder).rounds[-1].get("new_classes", "auto")
     later = said if said in ("auto", "none") else "some"
     changes = {"out": folder, "labels": None, "label_column": None, "new_classes": later}
-    again = command_words(config.model_copy(update=changes))
+    again = build_command_words(config.model_copy(update=changes))
 
     def predict(asking: BackgroundPredictor) -> Result:
         asking.run_command(*again)
-        last = Record.read(folder).rounds[-1]
+        last = StartRecord.read(folder).rounds[-1]
         if last["store"] != store.name:
             raise ValueError("photos have been added, changed or removed: press Ctrl-C, then run the command again")
         return read_result(asking.session.store, str(last["answer"] or last["groups"]))
 
-    Record.read(folder).record_step(_STEP, "", {}, [], noted)
+    StartRecord.read(folder).record_step(_STEP, "", {}, [], noted)
     done: Any = serve_labels(label, predict).to_json()
     current_progress().message(f"the server has stopped; updating the tables in {folder}, which takes a while")
     return run_start(config.model_copy(update={"new_classes": later if done["actions"] else said}))
 
 
 def read_start_options(config: LabelConfig) -> StartConfig | None:
-    """Return the options of the ``start`` run that created the store of ``label --serve``, to rerun it with new labels.
+    """Read the options of the ``start`` run that created the store of ``label --serve``, to rerun it with new labels.
 
     Returns ``None`` if there was no such run, or it cannot be repeated: the photos have been moved, another result is
     to be shown, or earlier browser labels are in a session that ``start`` has not read, which is resumed instead.
@@ -88,7 +88,7 @@ def read_start_options(config: LabelConfig) -> StartConfig | None:
     if not config.serve or not config.own_labels or config.labels or config.result or config.grouping or config.dataset:
         return None
     try:
-        record = Record.read(folder)
+        record = StartRecord.read(folder)
     except StoreError:  # a file written by another program, or by a later version
         return None
     if not record.call or config.index.name not in [entry["store"] for entry in record.rounds]:
@@ -103,7 +103,7 @@ def read_start_options(config: LabelConfig) -> StartConfig | None:
     if not photos.is_dir() or not newest.is_file():
         return None
     noted = record.steps.get(_STEP, {}).get("values", {}).get("session")
-    if newest_session(open_store(newest)) not in (None, noted):
+    if find_newest_session(open_store(newest)) not in (None, noted):
         return None
     is_table = config.from_ is not None and config.from_.resolve().parent != folder.resolve()
     labels = {"labels": (config.from_,), "label_column": config.label_column} if is_table else {}
@@ -113,8 +113,8 @@ def read_start_options(config: LabelConfig) -> StartConfig | None:
         return None
 
 
-def read_browser_labels(record: Record) -> tuple[int, list[TableLabel]]:
-    """Return the last round of the latest browser session, and its labels unless an earlier run has read that round.
+def read_browser_labels(record: StartRecord) -> tuple[int, list[TableLabel]]:
+    """Read the last round of the latest browser session, and its labels unless an earlier run has read them.
 
     The text of a label is empty if it was removed in the browser, possibly after an earlier run read it.
     """
@@ -131,8 +131,8 @@ def read_browser_labels(record: Record) -> tuple[int, list[TableLabel]]:
     return last, [*labels, *(TableLabel(path, "", file) for path, file in gone)]
 
 
-def record_browser_round(record: Record, last_round: int, labels: Sequence[TableLabel]) -> None:
-    """Record the last round read from the latest browser session, and the photos whose labels it contains."""
+def record_browser_round(record: StartRecord, last_round: int, labels: Sequence[TableLabel]) -> None:
+    """Record which round of the latest browser session was read last, and which photos have labels in it."""
     if labels:
         values = record.steps[_STEP]["values"]
         gone = {(label.path, label.file) for label in labels}

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labelkit.commands.common.label_files import LabeledImages, find_images_by_path, match_label_paths
+from labelkit.commands.common.label_files import LabelFileImages, find_images_by_path, match_label_paths
 from labelkit.commands.common.labels import find_misspelled_class
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.path_rule import escape_path, find_paths
-from labelkit.data.tables import FILE_COLUMN, class_name, read_file_labels, read_label_csv, read_paths_and_labels
+from labelkit.data.path_rule import escape_path, match_paths, normalize_path
+from labelkit.data.tables import FILE_COLUMN, read_label_csv, read_labeled_rows, read_paths_and_labels, to_class_name
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
 from labelkit.formatting import join_first_few
@@ -27,7 +27,7 @@ from labelkit.store.commit import commit_bytes, move_into_place
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
-GIVEN, AWAY, LABELS = "given.csv", "away.csv", "labels.csv"
+GIVEN, AWAY, LABELS, RULED_OUT = "given.csv", "away.csv", "labels.csv", "ruled-out.csv"
 NEXT, SKIPPED, NOVEL, SEEN, CHECK = "next.csv", "skipped.csv", "novel.csv", "novel-seen.csv", "check.csv"
 FOLDERS = Path("folders")  # --labels folders: folder names are the labels
 FILLED = (NEXT, SKIPPED, NOVEL, SEEN, CHECK)
@@ -39,7 +39,7 @@ _FEW = 2
 
 @dataclass(frozen=True)
 class TableLabel:
-    """Label of a photo in a table, with the path and file digest that the photo had when the label was recorded.
+    """Label of a photo in a table, with the path and digest of the photo's file when the label was recorded.
 
     Attributes:
         path: path relative to the photo folder.
@@ -74,64 +74,64 @@ class CollectedLabels:
 
 def collect_labels(
     tables: GeneratedTables,
-    labels: Sequence[Path],
+    user_tables: Sequence[Path],
     dataset: ImageDataset,
     label_column: str | None,
     stores: Sequence[EmbeddingStore],
     *,
-    left: Mapping[str, Sequence[str]],
+    last_outdated: Mapping[str, Sequence[str]],
     checked: Mapping[str, str],
     corrected: Sequence[TableLabel],
-    given_before: Callable[[], Mapping[str, str]],
-    browser: Sequence[TableLabel],
-    is_same: bool,
+    load_last_labels: Callable[[], Mapping[str, str]],
+    browser_labels: Sequence[TableLabel],
+    same_photos: bool,
 ) -> CollectedLabels:
     """Collect the labels of photos from tables and the browser; later sources override earlier ones.
 
     Args:
         tables: tables written by ``start``.
-        labels: CSVs of the user, or ``FOLDERS``.
+        user_tables: CSVs of the user, or ``FOLDERS``.
         dataset: the photos.
         label_column: name of the label column in the CSVs of the user; ``None`` for the usual one.
         stores: stores of earlier runs, newest first, which record the file at each path.
-        left: ``outdated`` of the last run, see :class:`CollectedLabels`.
+        last_outdated: ``outdated`` of the last run, see :class:`CollectedLabels`.
         checked: labels by path as written to ``check.csv``; if they differ now, they were corrected, and if they are
             empty, they were removed.
         corrected: labels corrected in ``labels.csv``.
-        given_before: returns the labels by path on which the last run was based; those changed or removed in
+        load_last_labels: returns the labels by path on which the last run was based; those changed or removed in
             ``given.csv`` since then are not read from a table of the user again. Similar names of two of its classes
             are not reported again.
-        browser: labels entered in the browser; an empty text removes a label.
-        is_same: whether the photos are those of the newest store, so that labels of missing photos need no new search.
+        browser_labels: labels entered in the browser; an empty text removes a label.
+        same_photos: whether the photos are those of the newest store, so that missing photos need no new search.
 
     Raises:
         DatasetError: a file cannot be used, or lists photos that are missing and were not in an earlier run.
     """
     progress = current_progress()
     place_of = {escape_path(name): place for place, name in enumerate(dataset.sample_ids)}
-    gone_from = {path: set(texts) for path, texts in left.items()}
+    gone_from = {path: set(texts) for path, texts in last_outdated.items()}
     folder = tables.folder
     kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
     filled[-1] = [label for label in filled[-1] if label.text != checked.get(label.path)]
     known_away = set(kept)
-    if tables.is_edited_by_user(GIVEN):
-        now = {label.path: label.text for label in given}
-        differing = {name: text for name, text in given_before().items() if now.get(name) != text}
-        for name, text in differing.items():
-            gone_from.setdefault(name, set()).add(text)
-        if differing:
-            absent = len(differing.keys() - now.keys())
-            progress.message(f"{GIVEN}: {_labels(absent)} removed, {len(differing) - absent} changed")
+    if tables.is_missing(GIVEN) and (lost := load_last_labels()):
+        given = _with_files([TableLabel(path, text, "") for path, text in lost.items()], stores)
+        progress.warning(
+            f"{folder / GIVEN} is missing or empty: {_labels(len(given))} restored from the last run; to remove "
+            "labels, delete their lines, not the file"
+        )
+    elif tables.is_edited_by_user(GIVEN):
+        _note_changes(given, load_last_labels(), gone_from)
     # by path and file, since different photos may have had the same path
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()
     own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
     filled.append(_with_files(corrected, stores))
-    filled.append([label for label in browser if label.text])
-    read = read_paths_and_labels(folder / CHECK) if tables.is_edited_by_user(CHECK) else {}
+    filled.append([label for label in browser_labels if label.text])
+    read = tables.read_with_empty(folder / CHECK) if tables.is_edited_by_user(CHECK) else {}
     emptied = {path for path, text in read.items() if not text}
     for where, removed in (
-        ("the browser", [(label.path, label.file) for label in browser if not label.text]),
+        ("the browser", [(label.path, label.file) for label in browser_labels if not label.text]),
         (CHECK, [at for at, one in earlier.items() if one.path in emptied and one.text == checked.get(one.path)]),
     ):
         gone = [old for at in removed if (old := earlier.pop(at, None)) is not None]
@@ -152,16 +152,9 @@ def collect_labels(
         take(path, written)
     placed: dict[int, tuple[str, Path]] = {}
     newest: set[TableLabel] = set()
-    for path in labels:
+    for path in user_tables:
         if path == FOLDERS:
-            # as if read from given.csv
-            classes = {k: usual for k, name in enumerate(dataset.class_names) if (usual := class_name(name))}
-            fresh, written = {i: classes[k] for i, k in enumerate(dataset.labels.tolist()) if k in classes}, []
-            if bad := [name for k, name in enumerate(dataset.class_names) if k not in classes]:
-                progress.message(f"images in {', '.join(bad)} have no label; rename these folders if they are classes")
-            if not fresh:
-                problem = f"no photo in {dataset.root} is in a folder whose name could be a class"
-                raise DatasetError("--labels folders", problem, "Pass a CSV with the columns path,label.")
+            fresh, written = _labels_of_folders(dataset), []
         else:
             is_own = path.resolve().parent == folder.resolve()
             fresh, written = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=is_own)
@@ -173,7 +166,7 @@ def collect_labels(
         placed |= {place: (text, path) for place, text in fresh.items()}
     fresh_paths = {label.path for written in filled for label in written}
     noted = {place_of[one.path]: one.file for one in given if one.path in place_of and one.path not in fresh_paths}
-    files = _Files(dataset, {place: file for place, file in noted.items() if file and is_same})
+    files = _Files(dataset, {place: file for place, file in noted.items() if file and same_photos})
     known: dict[int, str] = {}
     strays: list[TableLabel] = []
     for label in earlier.values():
@@ -182,60 +175,114 @@ def collect_labels(
             strays.append(label)
         else:
             known[place] = label.text
-    sought = [label for label in strays if not (is_same and label in known_away)]
+    sought = [label for label in strays if not (same_photos and label in known_away)]
     moved, away, edited = _follow(strays, sought, newest, place_of, files, stores, known)
     for label in (*moved, *away):
         gone_from.setdefault(label.path, set()).add(label.text)
-    if moved:
-        progress.message(f"{_labels(len(moved))} carried over for moved or renamed photos")
-    if waiting := [label for label in away if label not in known_away]:
-        progress.warning(
-            f"{_labels(len(waiting))} for missing photos ({_names(waiting)}): kept in {folder / AWAY} until the photos "
-            "return"
-        )
-    if edited:
-        progress.warning(
-            f"{_labels(len(edited))} for photos whose files have changed ({_names(edited)}): assumed to be edited "
-            "versions, which keep their labels; if they are different photos, delete their lines in "
-            f"{folder / GIVEN} and run the command again"
-        )
-    class_table: dict[str, Path] = {}
+    _report_moved(moved, [label for label in away if label not in known_away], edited, folder)
     outdated = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
-    for path in labels:
+    class_table: dict[str, Path] = {}
+    for path in user_tables:
         fresh = {place: text for place, (text, table) in placed.items() if table == path}
-        # labels of a photo that had the path before, or that have been corrected
-        stale = {place for place, text in fresh.items() if text in outdated.get(place, ()) and text != known.get(place)}
-        if stale:
-            progress.warning(
-                f"{path}: {_labels(len(stale))} ignored, because the photos or labels have been corrected, deleted or "
-                "renamed since. Earlier labels are already recorded, so you can omit --labels. If the ignored labels "
-                f"are right for the photos that now have these names, add them to {folder / GIVEN}"
-            )
-        fresh = {place: text for place, text in fresh.items() if place not in stale}
-        others = [(place, known[place], text) for place, text in fresh.items() if known.get(place, text) != text]
-        changed[path] += len(others)
-        if others:
-            shown = join_first_few(f"{place}: {old!r} to {text!r}" for place, old, text in others)
-            progress.message(f"{path}: labels changed: {shown}")
+        fresh = _drop_outdated(path, fresh, outdated, known, folder)
+        changed[path] += _show_changes(path, fresh, known)
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
         progress.warning(f"{path}: {_labels(count)} for photos that had another label; the new labels are used")
-    counts = Counter(known.values())
+    _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN, load_last_labels)
+    gone_texts = {path: sorted(texts) for path, texts in sorted(gone_from.items())}
+    return CollectedLabels(known, {place: files.digest(place) for place in known}, away, len(moved), gone_texts)
+
+
+def _note_changes(given: Sequence[TableLabel], before: Mapping[str, str], gone_from: dict[str, set[str]]) -> None:
+    """Record which labels the user has changed or removed in ``given.csv`` since the last run."""
+    now = {label.path: label.text for label in given}
+    differing = {name: text for name, text in before.items() if now.get(name) != text}
+    for name, text in differing.items():
+        gone_from.setdefault(name, set()).add(text)
+    if differing:
+        absent = len(differing.keys() - now.keys())
+        current_progress().message(f"{GIVEN}: {_labels(absent)} removed, {len(differing) - absent} changed")
+
+
+def _labels_of_folders(dataset: ImageDataset) -> dict[int, str]:
+    """Return the folder names of photos as labels by position, as if read from ``given.csv``.
+
+    Raises:
+        DatasetError: no folder name could be a class.
+    """
+    classes = {k: usual for k, name in enumerate(dataset.class_names) if (usual := to_class_name(name))}
+    if bad := [name for k, name in enumerate(dataset.class_names) if k not in classes]:
+        shown = ", ".join(bad)
+        current_progress().message(f"images in {shown} have no label; rename these folders if they are classes")
+    found = {place: classes[k] for place, k in enumerate(dataset.labels.tolist()) if k in classes}
+    if not found:
+        problem = f"no photo in {dataset.root} is in a folder whose name could be a class"
+        raise DatasetError("--labels folders", problem, "Pass a CSV with the columns path,label.")
+    return found
+
+
+def _report_moved(
+    moved: Sequence[TableLabel], missing: Sequence[TableLabel], edited: Sequence[TableLabel], folder: Path
+) -> None:
+    progress = current_progress()
+    if moved:
+        progress.message(f"{_labels(len(moved))} carried over for moved or renamed photos")
+    if missing:
+        progress.warning(
+            f"{_labels(len(missing))} for missing photos ({_names(missing)}): kept in {folder / AWAY} until the photos "
+            "return"
+        )
+    if edited:
+        progress.warning(
+            f"{_labels(len(edited))} for photos whose files have changed ({_names(edited)}) kept, as for edited "
+            f"versions; if these are different photos, delete their lines in {folder / GIVEN} and run the command again"
+        )
+
+
+def _drop_outdated(
+    table: Path, fresh: dict[int, str], outdated: Mapping[int, Set[str]], known: Mapping[int, str], folder: Path
+) -> dict[int, str]:
+    """Drop labels of a user's table that belong to an earlier photo at the same path, or that were corrected since."""
+    stale = {place for place, text in fresh.items() if text in outdated.get(place, ()) and text != known.get(place)}
+    if stale:
+        current_progress().warning(
+            f"{table}: {_labels(len(stale))} ignored, because the photos or labels have been corrected, deleted or "
+            "renamed since. Earlier labels are already recorded, so you can omit --labels. If the ignored labels "
+            f"are right for the photos that now have these names, add them to {folder / GIVEN}"
+        )
+    return {place: text for place, text in fresh.items() if place not in stale}
+
+
+def _show_changes(table: Path, fresh: Mapping[int, str], known: Mapping[int, str]) -> int:
+    """Show which labels a user's table changes; return their number."""
+    others = [(place, known[place], text) for place, text in fresh.items() if known.get(place, text) != text]
+    if others:
+        shown = join_first_few(f"{place}: {old!r} to {text!r}" for place, old, text in others)
+        current_progress().message(f"{table}: labels changed: {shown}")
+    return len(others)
+
+
+def _warn_of_misspelled_classes(
+    counts: Mapping[str, int],
+    class_table: Mapping[str, Path],
+    given: Path,
+    load_last_labels: Callable[[], Mapping[str, str]],
+) -> None:
+    """Warn about classes of a few labels whose name resembles that of a more frequent class."""
     for name, count in counts.items():
         commoner = [other for other, more in counts.items() if (more, other) > (count, name)]
         near = next((other for other in commoner if other.casefold() == name.casefold()), None)
         if near is None and count <= _FEW:
             near = find_misspelled_class(name, (other for other in commoner if counts[other] > count))
-            if near is not None and {name, near} <= set(given_before().values()):
+            if near is not None and {name, near} <= set(load_last_labels().values()):
                 near = None  # the last run showed the warning, and the user kept both
         if near is not None:
-            progress.warning(
+            current_progress().warning(
                 f"the class {name!r} ({_labels(count)}) resembles {near!r}: if both are the same class, replace "
-                f"{name!r} in {class_table.get(name, folder / GIVEN)} and run the command again"
+                f"{name!r} in {class_table.get(name, given)} and run the command again"
             )
-    gone_texts = {path: sorted(texts) for path, texts in sorted(gone_from.items())}
-    return CollectedLabels(known, {place: files.digest(place) for place in known}, away, len(moved), gone_texts)
 
 
 def _labels(count: int) -> str:
@@ -263,16 +310,16 @@ def _read_user_table(
     already moved with it.
     """
     read_label_csv(labels, label_column, show_message=current_progress().message)
-    written = [TableLabel(*row) for row in read_file_labels(labels, label_column)]
+    written = [TableLabel(*row) for row in read_labeled_rows(labels, label_column)]
     if is_own:
         written = _with_files(written, stores)
     told = [label for label in written if label.file]
     texts = {label.path: label.text for label in written if not label.file}
-    images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, dataset.root)
+    images = LabelFileImages(f"the folder {dataset.root}", dataset.sample_ids, dataset.root)
     _, unknown = find_images_by_path(labels, texts, images)
     if unknown:
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
-        were, _ = find_paths(unknown, former, table=labels, root=dataset.root, whole=False)
+        were, _ = match_paths(unknown, former, table=labels, root=dataset.root, complete=False)
         gone = [TableLabel(escape_path(former[place]), texts.pop(name), "") for name, place in were.items()]
         told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
     return match_label_paths(labels, texts, images) if texts else {}, told
@@ -317,12 +364,12 @@ def _follow(
     return moved, away, edited
 
 
-def skipped_photos(table: Path, kept: Path, labels: Mapping[str, str]) -> list[str]:
-    """Return the sorted paths that the user left empty in a table while filling in others, now or earlier (``kept``).
+def find_skipped_photos(tables: GeneratedTables, name: str, earlier: str, labels: Mapping[str, str]) -> list[str]:
+    """Find the photos that the user left empty in a table while filling in others, now or earlier (``earlier``).
 
     Photos that have since been labeled are no longer skipped.
     """
-    following, before = ({} if not path.is_file() else read_paths_and_labels(path) for path in (table, kept))
+    following, before = (tables.read_with_empty(tables.folder / table) for table in (name, earlier))
     left = [path for path, text in following.items() if not text] if any(following.values()) else []
     return sorted({*before, *left} - labels.keys())
 
@@ -334,11 +381,16 @@ class GeneratedTables:
         folder: output folder of ``start``.
         written: SHA-256 of each table as it was written, by name; kept up to date.
         save: function that saves ``written``; called after each table is written.
+        sample_ids: ids of the photos, now and in earlier runs, that paths in the tables refer to.
     """
 
-    def __init__(self, folder: Path, written: dict[str, str], save: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: Path, written: dict[str, str], save: Callable[[], None], sample_ids: Iterable[str] = ()
+    ) -> None:
         self.folder, self._written, self._save = folder, written, save
         self._read: dict[Path, str] = {}
+        self._paths = {escape_path(name) for name in sample_ids}
+        self._usual: dict[str, str] = {}
 
     def read(self, path: Path) -> list[TableLabel]:
         """Read the labels in a table written by ``start``; return an empty list if it is missing or has no rows."""
@@ -346,12 +398,33 @@ class GeneratedTables:
             return []
         self._read[path] = sha256_file(path)  # before reading, so that a version saved in the meantime is noticed
         # in away.csv, two successive photos may have the same path; labels.csv contains guesses
-        if path.name not in (AWAY, LABELS):
-            read_label_csv(path, empty_ok=True, show_message=current_progress().message)
-        return [TableLabel(*row) for row in read_file_labels(path)]
+        try:
+            if path.name not in (AWAY, LABELS):
+                read_label_csv(path, empty_ok=True, show_message=current_progress().message)
+            return [TableLabel(self._respell(name), text, file) for name, text, file in read_labeled_rows(path)]
+        except DatasetError as error:
+            if "--label-column" in error.remedy:  # which is for tables of the user
+                error.remedy = "Rename the column of labels to `label`."
+            raise
+
+    def read_with_empty(self, path: Path) -> dict[str, str]:
+        """Read the labels by path, including empty ones; return an empty dictionary if the table is missing."""
+        cells = read_paths_and_labels(path) if path.is_file() else {}
+        return {self._respell(name): text for name, text in cells.items()}
+
+    def _respell(self, path: str) -> str:
+        """Return the path as ``start`` wrote it, if another program has changed its spaces or slashes."""
+        if path not in self._paths and not self._usual:
+            self._usual = {normalize_path(name): name for name in self._paths}
+        return path if path in self._paths else self._usual.get(normalize_path(path), path)
+
+    def is_missing(self, name: str) -> bool:
+        """Return whether a table is missing or has no content, not even column names."""
+        path = self.folder / name
+        return not path.is_file() or not path.read_bytes().strip()
 
     def is_edited_by_user(self, name: str) -> bool:
-        """Return whether the user has edited a table, i.e. whether its content, when read, was not that written."""
+        """Return whether the user has edited a table, i.e. whether the content read differs from that written."""
         read = self._read.get(self.folder / name)
         return read is not None and read != self._written.get(name)
 
@@ -371,12 +444,12 @@ class GeneratedTables:
             current_progress().warning(told)
         return True
 
-    def replace(self, path: Path, made: Path) -> bool:
-        """Replace a table with a finished file, unless it has changed since it was read; return whether it was."""
+    def replace(self, path: Path, new_file: Path) -> bool:
+        """Replace a table with ``new_file`` unless it has changed since it was read; return whether it was replaced."""
         if not self.prepare_to_replace(path):
-            made.unlink()
+            new_file.unlink()
             return False
-        move_into_place(made, path, replace=True)
+        move_into_place(new_file, path, replace=True)
         self._written[path.name] = sha256_file(path)
         self._save()
         return True
@@ -421,14 +494,14 @@ class _Files:
         self.paths = [dataset.root / name for name in dataset.sample_ids]
         self._digests = dict(known)
 
-    def digest(self, place: int) -> str:
+    def digest(self, position: int) -> str:
         """Return a file's SHA-256 digest in hex, or "" if it cannot be read, which ``embed`` will report."""
-        if place not in self._digests:
+        if position not in self._digests:
             try:
-                self._digests[place] = sha256_file(self.paths[place])
+                self._digests[position] = sha256_file(self.paths[position])
             except OSError:
-                self._digests[place] = ""
-        return self._digests[place]
+                self._digests[position] = ""
+        return self._digests[position]
 
 
 def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
@@ -446,23 +519,23 @@ def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[Embeddin
 
 
 def count_moved_images(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
-    """Count the rows whose image files are now at a path that the store does not list."""
+    """Count the rows of a store whose image files are now at a path that the store does not list."""
     wanted, old = {store.sha256[row].tobytes().hex() for row in rows}, set(store.sample_ids)
     found = _find_moved_files(wanted, _Files(dataset, {}), [store])
     return sum(any(dataset.sample_ids[place] not in old for place in places) for places in found.values())
 
 
 def write_labels(
-    tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels, unread: Set[str] = frozenset()
+    tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels, unreadable: Set[str] = frozenset()
 ) -> None:
-    """Write the known labels with the SHA-256 of each photo; those of missing or unreadable (``unread``) photos first.
+    """Write the known labels with the SHA-256 of each photo, starting with those of missing or unreadable photos.
 
     No label is lost if this is interrupted.
     """
     names, columns = dataset.sample_ids, ("path", "label", FILE_COLUMN)
     given = [(names[i], known.by_position[i], known.files[i]) for i in sorted(known.by_position)]
     # without a digest, since the file may be restored or replaced by another one
-    aside = [(escape_path(name), text, "") for name, text, _ in given if name in unread]
+    aside = [(escape_path(name), text, "") for name, text, _ in given if name in unreadable]
     if aside:
         current_progress().warning(
             f"{_labels(len(aside))} for unreadable photos: kept in {tables.folder / AWAY} until the photos can be read"
@@ -471,6 +544,6 @@ def write_labels(
     if away:
         tables.write(AWAY, columns, sorted(away, key=lambda row: (row[0], row[2])))
     if given or (tables.folder / GIVEN).is_file():
-        tables.write(GIVEN, columns, (row for row in given if row[0] not in unread))
+        tables.write(GIVEN, columns, (row for row in given if row[0] not in unreadable))
     if not away:
         tables.remove(AWAY)

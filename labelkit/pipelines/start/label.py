@@ -1,13 +1,13 @@
 """The command ``label``: read labels from a file or the browser; for output of ``start``, also update its tables."""
 
-from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.common.results import CommandResult
 from labelkit.pipelines.start.browser import read_start_options, start_in_browser
 from labelkit.pipelines.start.run import start
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
 
 
-def label(config: LabelConfig) -> SimpleResult:
+def label(config: LabelConfig) -> CommandResult:
     """Merge labels from a CSV or the browser into those of a store, and write them as a result, a CSV or a label set.
 
     With ``serve`` on a store created by ``start``, ``start`` runs again for each "Predict again" and at the end, and

@@ -5,12 +5,12 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from labelkit.options.base import panel
+from labelkit.options.base import field_factory
 from labelkit.options.shared import LabelColumnOption, ListingOptions, NewClassesOption
 
-_LABELS = panel("Labels", preset=False)
-_OUTPUT = panel("Output", preset=False)
-_RUN = panel("Run")
+_LABELS = field_factory("Labels", preset=False)
+_OUTPUT = field_factory("Output", preset=False)
+_RUN = field_factory("Run")
 
 
 class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
@@ -37,10 +37,7 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     num_classes: int | None = Field(None, ge=2, description="Number of classes to expect. Default: estimated.")
     min_confidence: float = Field(0.8, ge=0, le=1, description="Photos with a lower confidence are marked as unsure.")
     num_suggestions: int = Field(
-        20,
-        ge=1,
-        description="Number of photos to suggest for labeling in next.csv.",
-        json_schema_extra={"short": "-n"},
+        20, ge=1, description="Number of photos to suggest for labeling in next.csv.", json_schema_extra={"short": "-n"}
     )
     serve: bool = _LABELS(
         False,

@@ -25,8 +25,8 @@ from labelkit.store.results import list_result_files, read_result
 RECORD = "start.json"
 
 
-class Record(BaseModel):
-    """Contents of ``start.json``: the rounds and finished steps of ``start`` in one folder.
+class StartRecord(BaseModel):
+    """Contents of ``start.json``, which records the rounds and finished steps of ``start`` in one folder.
 
     Attributes:
         path: path of the file.
@@ -53,7 +53,7 @@ class Record(BaseModel):
     call: dict[str, Any] = {}
 
     @classmethod
-    def read(cls, folder: Path) -> Record:
+    def read(cls, folder: Path) -> StartRecord:
         """Read ``start.json`` from a folder; return an empty record if the file does not exist.
 
         Raises:
@@ -73,7 +73,7 @@ class Record(BaseModel):
             raise StoreError(str(path), problem, "Restore the file, or pass a different --out.") from error
 
     def read_finished_values(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
-        """Return the recorded values of a step that finished with this command and inputs; ``None`` if it must run."""
+        """Read the recorded values of a step that finished with this command and inputs; ``None`` if it must run."""
         step = self.steps.get(name)
         if step is None or step["command"] != command or step["inputs"] != json_digest(inputs):
             return None
@@ -90,12 +90,12 @@ class Record(BaseModel):
         self.write()
 
     def record_suggested_photos(self, values: Mapping[str, Any]) -> None:
-        """Add the photos in the reported values of ``suggest`` at the end of ``suggested``, or move them there."""
+        """Add photos suggested by ``suggest`` to the end of ``suggested``, or move them there."""
         new = [escape_path(image["path"]) for image in values.get("images", [])]
         self.suggested = [*(path for path in self.suggested if path not in set(new)), *new]
 
     def update_confirmed_labels(self, labels: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-        """Return the labels, by path, that have been confirmed, and record their current paths and file digests.
+        """Record the current paths and file digests of confirmed labels, and return these labels by path.
 
         ``files`` contains the SHA-256 of each of these photos, in hex; empty if the photo cannot be read.
         """
@@ -111,8 +111,8 @@ class Record(BaseModel):
         commit_json(self.path, self.model_dump())
 
 
-def labels_of_last_round(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return the user's labels, by path, on which the last finished round was based."""
+def read_labels_of_last_round(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Read the user's labels, by path, on which the last finished round was based."""
     entry = find_last_finished_round(rounds, folder, "answer", "groups")
     if entry is None:
         return {}
@@ -126,7 +126,7 @@ def labels_of_last_round(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict
 
 
 def remove_confirmed_labels(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
-    """Remove labels that the user has confirmed (keyed by path) from ``check.csv`` and from the reported values."""
+    """Remove labels that the user has confirmed (by path) from ``check.csv`` and from the reported values."""
     kept = [one for one in values["doubtful"] if confirmed.get(one["path"]) != one["label"]]
     if len(kept) < len(values["doubtful"]):
         lines = ([f"{one[name]:.4f}" if name == "doubt" else one[name] for name in COLUMNS] for one in kept)
@@ -139,7 +139,7 @@ def remove_confirmed_labels(table: Path, values: dict[str, Any], confirmed: Mapp
 
 
 def find_last_finished_round(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
-    """Return the last round of ``start`` whose result exists; ``None`` if there is none.
+    """Find the last round of ``start`` whose result exists; ``None`` if there is none.
 
     ``results`` is the kind of result: ``groups``, or ``answer`` and ``groups``, of which the round's first is required.
     """

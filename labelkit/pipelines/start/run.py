@@ -9,8 +9,9 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from labelkit.algorithms.unlabeled_classes import estimate_from_suggestions
-from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.common.stable_ids import find_images_in_other_store
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.commands.find.options import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
@@ -30,7 +31,7 @@ from labelkit.data.registry import load_dataset
 from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.files import missing_path_remedy
 from labelkit.models.weights.published import find_recorded_weights
-from labelkit.options.base import BaseConfig, command_words, flag
+from labelkit.options.base import BaseConfig, build_command_words, to_flag
 from labelkit.options.embed import EmbedConfig
 from labelkit.pipelines.start.background import run_in_background
 from labelkit.pipelines.start.browser import read_browser_labels, record_browser_round, start_in_browser
@@ -41,27 +42,30 @@ from labelkit.pipelines.start.given import (
     LABELS,
     NEXT,
     NOVEL,
+    RULED_OUT,
     SEEN,
     SKIPPED,
+    CollectedLabels,
     GeneratedTables,
     collect_labels,
     count_moved_images,
-    skipped_photos,
+    find_skipped_photos,
     write_labels,
 )
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import (
-    Record,
+    StartRecord,
     find_last_finished_round,
-    labels_of_last_round,
+    read_labels_of_last_round,
     remove_confirmed_labels,
 )
-from labelkit.pipelines.start.summary import REPORT, corrected_labels, write_summary
+from labelkit.pipelines.start.summary import REPORT, find_corrected_labels, write_summary
 from labelkit.progress import Progress, current_progress, use_progress
 from labelkit.store.commit import json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.plans import embedding_run_folder
+from labelkit.studio.label.label import read_ruled_out
 from labelkit.studio.report.options import ReportConfig
 
 DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.png", "next.png"
@@ -99,6 +103,7 @@ class _Round:
         skipped: paths of photos that the user could not label, which are suggested last.
         seen: paths of photos that the user left empty in ``novel.csv``, which are listed last there.
         confirmed: labels by path that the user has confirmed.
+        ruled_out: SHA-256 of photos, each with a class to which it does not belong according to the user.
         previous: newest store that lacks enough of the unlabeled photos; ``None``: none, or not yet determined.
         answered: store and predictions of the last round that had any; ``None``: none, or this round has none.
     """
@@ -112,6 +117,7 @@ class _Round:
     skipped: Sequence[str] = ()
     seen: Sequence[str] = ()
     confirmed: Mapping[str, str] = field(default_factory=dict)
+    ruled_out: Set[tuple[str, str]] = frozenset()
     previous: Path | None = None
     answered: tuple[Path, str] | None = None
 
@@ -126,7 +132,7 @@ class _Round:
         return self.folder / GIVEN if self.labels else None
 
 
-def start(config: StartConfig) -> SimpleResult:
+def start(config: StartConfig) -> CommandResult:
     """Turn a folder of photos into a table of labels by running all unfinished steps, and report the results.
 
     Raises:
@@ -167,54 +173,43 @@ def _lock_folder(folder: Path) -> Iterator[None]:
                     folder.rmdir()
 
 
-def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleResult:
-    record = Record.read(folder)
-    tables = GeneratedTables(folder, record.tables, record.write)
+def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandResult:
+    record = StartRecord.read(folder)
     stores = [open_store(folder / name) for name in _existing_stores(record, folder)]
+    names = chain(dataset.sample_ids, *(store.sample_ids for store in stores))
+    tables = GeneratedTables(folder, record.tables, record.write, names)
     alone = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
     listing = _digest_listing(dataset)
     last = record.rounds[-1] if record.rounds else {}
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
     checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
     browser_round, browser = read_browser_labels(record)
-    corrected = corrected_labels(tables, record.rounds, record.tables.get(LABELS))
+    corrected = find_corrected_labels(tables, record.rounds, record.tables.get(LABELS))
     known = collect_labels(
         tables,
         config.labels or (),
         dataset,
         config.label_column,
         stores,
-        left=record.left,
+        last_outdated=record.left,
         checked={one["path"]: one["label"] for one in checked},
         corrected=corrected,
-        given_before=lambda: labels_of_last_round(folder, record.rounds),
-        browser=browser,
-        is_same=is_same,
+        load_last_labels=lambda: read_labels_of_last_round(folder, record.rounds),
+        browser_labels=browser,
+        same_photos=is_same,
     )
     labels = known.by_position
     now = {escape_path(dataset.sample_ids[place]): text for place, text in labels.items()}
     if tables.is_edited_by_user(CHECK):
         record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
-    if config.num_classes is not None and config.num_classes < len(set(labels.values())):
-        problem = f"{config.num_classes} is less than {len(set(labels.values()))}, the number of labeled classes"
-        raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
-    if config.new_classes == "none" and len(labels) < len(dataset) and len(set(labels.values())) == 1:
-        problem = f"none, but all labels are {next(iter(labels.values()))!r}, so there are no classes to distinguish"
-        raise ConfigError("--new-classes", problem, "Label photos of other classes, or remove --new-classes.")
-    if len(labels) == len(dataset) and len(set(labels.values())) == 1:
-        problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
-        raise DatasetError(str(config.photos), problem, "Remove the labels, or add photos of other classes.")
-    # to estimate the number, each half of the photos must be able to show one more than the minimum number of classes
-    estimated = config.num_classes is None and config.new_classes in ("auto", "some")
-    fewest = 2 * max(2, len(set(labels.values()))) + 2 if estimated else 4
-    if len(labels) < len(dataset) < fewest:
-        problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
-        raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
+    _check_labels(config, dataset, labels)
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
-    this = _choose_round(config, record, folder, listing, labels, len(dataset), alone=alone)
+    this = _choose_round(
+        config, record, folder, listing, labels, len(dataset), alone=alone, ruled_out=read_ruled_out(stores)
+    )
     record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
     this.record["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))
-    skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
+    skipped, seen = (find_skipped_photos(tables, a, b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
     hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
@@ -227,14 +222,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             f"the last run had --num-classes {record.call['num_classes']}; now the number is estimated, because this "
             "option is not passed"
         )
-    waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
-    if waiting and "report" not in waiting:
-        waiting.append("report")  # it shows their results
-    if last and waiting and not config.dry_run:
-        progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
-    elif not last and not config.dry_run:
-        for number, (name, step) in enumerate(steps.items(), 1):
-            progress.message(f"{number}. {name}: {command_line(step)}")
+    if not config.dry_run:
+        _announce_steps(record, this, steps, is_first=not last)
     minutes = (
         None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset, record)
     )
@@ -259,37 +248,27 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.write(name, ("path", "label"), ([path, ""] for path in paths))
         else:
             tables.remove(name)
-    told = {"embed": _do_step(record, this, "embed", steps["embed"], tables, {})}
-    for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
-        shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # left by an interrupted run
-    unread = {name for name, _ in open_store(this.store).skipped}
-    if unread & {dataset.sample_ids[place] for place in labels}:
-        write_labels(tables, dataset, known, unread)
-    if unread:
-        readable = {place: text for place, text in labels.items() if dataset.sample_ids[place] not in unread}
-        this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
-        if not 1 < len(readable) < this.num_photos:
-            this.record["answer"] = None
-    this = _link_earlier_round(this, [folder / name for name in _existing_stores(record, folder)], dataset)
-    if this.previous is not None:
-        progress.message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
-    steps = _build_steps(config, this)
-    apart: dict[str, BaseConfig] = {}
-    if len(dataset) >= _MIN_FOR_PROCESS:
-        waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
-        apart = {name: _write_beside(steps[name]) for name in waiting}
-    with run_in_background(_run, apart) as running:
-        told |= {
-            name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
-        }
-    for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
-        if undone not in steps:  # left by an earlier run; their labels are in given.csv
-            tables.remove(*files)
-    old = [folder / name for name in _existing_stores(record, folder) if name != this.store.name]
-    result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
-    record.record_suggested_photos(told.get("suggest", {}))
-    record.write()
-    return result
+    return _run_steps(config, record, this, steps["embed"], dataset, known, tables)
+
+
+def _check_labels(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
+    """Reject labels, options and numbers of photos that leave nothing to distinguish."""
+    num_named = len(set(labels.values()))
+    if config.num_classes is not None and config.num_classes < num_named:
+        problem = f"{config.num_classes} is less than {num_named}, the number of labeled classes"
+        raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
+    if config.new_classes == "none" and len(labels) < len(dataset) and num_named == 1:
+        problem = f"none, but all labels are {next(iter(labels.values()))!r}, so there are no classes to distinguish"
+        raise ConfigError("--new-classes", problem, "Label photos of other classes, or remove --new-classes.")
+    if len(labels) == len(dataset) and num_named == 1:
+        problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
+        raise DatasetError(str(config.photos), problem, "Remove the labels, or add photos of other classes.")
+    # to estimate the number, each half of the photos must be able to show one more than the minimum number of classes
+    estimated = config.num_classes is None and config.new_classes in ("auto", "some")
+    fewest = 2 * max(2, num_named) + 2 if estimated else 4
+    if len(labels) < len(dataset) < fewest:
+        problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
+        raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
 
 
 def _ask_about_new_classes(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
@@ -321,10 +300,23 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
         progress.message(note)
 
 
+def _announce_steps(record: StartRecord, this: _Round, steps: Mapping[str, BaseConfig], *, is_first: bool) -> None:
+    """Show the steps of the first run with their commands, or which steps a later run repeats."""
+    progress = current_progress()
+    if is_first:
+        for number, (name, step) in enumerate(steps.items(), 1):
+            progress.message(f"{number}. {name}: {build_command_line(step)}")
+        return
+    waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
+    if waiting:
+        waiting += [] if "report" in waiting else ["report"]  # it shows their results
+        progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
+
+
 def _plan(
     dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, BaseConfig]
-) -> SimpleResult:
-    commands = {name: command_line(step) for name, step in steps.items()}
+) -> CommandResult:
+    commands = {name: build_command_line(step) for name, step in steps.items()}
     rows: list[list[Cell]] = [[number, name, command] for number, (name, command) in enumerate(commands.items(), 1)]
     values: dict[str, object] = {
         "photos": len(dataset),
@@ -332,7 +324,7 @@ def _plan(
         "embed_minutes": minutes,
         "steps": [{"name": name, "command": command} for name, command in commands.items()],
     }
-    return SimpleResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
+    return CommandResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
 
 
 def _list_photos(config: StartConfig) -> ImageDataset:
@@ -341,14 +333,14 @@ def _list_photos(config: StartConfig) -> ImageDataset:
         if folder.exists():
             raise DatasetError(str(folder), "is a file", "Pass a folder of photos.")
         raise DatasetError(str(folder), "does not exist", missing_path_remedy(folder))
-    dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
+    dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing_kwargs())
     if len(dataset) < 2:
         problem = "contains only one photo"
         raise DatasetError(str(folder), problem, "Add photos; at least two are required to form groups.")
     return dataset
 
 
-def _existing_stores(record: Record, folder: Path) -> list[str]:
+def _existing_stores(record: StartRecord, folder: Path) -> list[str]:
     """Return the names of the existing stores of all rounds, newest first."""
     names = dict.fromkeys(str(entry["store"]) for entry in reversed(record.rounds))
     return [name for name in names if (folder / name).is_file()]
@@ -384,20 +376,22 @@ def _digest_listing(dataset: ImageDataset) -> str:
 
 def _choose_round(
     config: StartConfig,
-    record: Record,
+    record: StartRecord,
     folder: Path,
     listing: str,
     labels: dict[int, str],
     num_photos: int,
     *,
     alone: bool,
+    ruled_out: Set[tuple[str, str]],
 ) -> _Round:
     """Return the round to continue, or a new round if photos, labels or options have changed.
 
     A round that is ``alone`` shares no photos with the last one, so its groups do not continue earlier groups.
     """
     options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
-    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options})
+    told = {"ruled_out": sorted(ruled_out)} if ruled_out else {}
+    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options, **told})
     earlier, mine = record.rounds[:-1], record.rounds[-1] if record.rounds else {}
     if mine.get("inputs") != inputs:
         earlier, last = record.rounds, mine
@@ -418,7 +412,7 @@ def _choose_round(
     before = None if mine.get("alone") else find_last_finished_round(earlier, folder, "groups")
     others = (one for one in reversed(earlier) if one["store"] != mine["store"] and one["backbone"] == mine["backbone"])
     described = next((store for one in others if (store := folder / str(one["store"])).is_file()), None)
-    return _Round(folder, mine, before, described, labels, num_photos)
+    return _Round(folder, mine, before, described, labels, num_photos, ruled_out=ruled_out)
 
 
 def _link_earlier_round(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
@@ -437,7 +431,7 @@ def _link_earlier_round(this: _Round, stores: Sequence[Path], dataset: ImageData
     return replace(this, before=before)
 
 
-def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
+def _last_answers(record: StartRecord, this: _Round) -> tuple[Path, str] | None:
     """Return the store and predictions of the last round with predictions; ``None`` if they cannot be compared."""
     answered = [entry for entry in record.rounds if entry is not this.record and entry["answer"]]
     entry = find_last_finished_round(answered, this.folder, "answer")
@@ -460,6 +454,58 @@ def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, P
     return "auto", None
 
 
+def _run_steps(
+    config: StartConfig,
+    record: StartRecord,
+    this: _Round,
+    embed: BaseConfig,
+    dataset: ImageDataset,
+    known: CollectedLabels,
+    tables: GeneratedTables,
+) -> CommandResult:
+    """Embed the photos, run the unfinished steps on the embeddings, and summarize the results of all steps."""
+    told = {"embed": _do_step(record, this, "embed", embed, tables, {})}
+    for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
+        shutil.rmtree(embedding_run_folder(this.folder / other), ignore_errors=True)  # left by an interrupted run
+    embedded = open_store(this.store)
+    if this.ruled_out:
+        named = [(embedded.sha256[row].tobytes().hex(), name) for row, name in enumerate(embedded.sample_ids)]
+        texts = {file: [text for other, text in sorted(this.ruled_out) if other == file] for file, _ in this.ruled_out}
+        tables.write(
+            RULED_OUT, ("path", "label"), [(name, text) for file, name in named for text in texts.get(file, ())]
+        )
+    else:
+        tables.remove(RULED_OUT)
+    unread = {name for name, _ in embedded.skipped}
+    if unread & {dataset.sample_ids[place] for place in this.labels}:
+        write_labels(tables, dataset, known, unread)
+    if unread:
+        readable = {place: text for place, text in this.labels.items() if dataset.sample_ids[place] not in unread}
+        this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
+        if not 1 < len(readable) < this.num_photos:
+            this.record["answer"] = None
+    this = _link_earlier_round(this, [this.folder / name for name in _existing_stores(record, this.folder)], dataset)
+    if this.previous is not None:
+        current_progress().message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
+    steps = _build_steps(config, this)
+    apart: dict[str, BaseConfig] = {}
+    if len(dataset) >= _MIN_FOR_PROCESS:
+        waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
+        apart = {name: _write_beside(steps[name]) for name in waiting}
+    with run_in_background(_run, apart) as running:
+        told |= {
+            name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
+        }
+    for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
+        if undone not in steps:  # left by an earlier run; their labels are in given.csv
+            tables.remove(*files)
+    old = [this.folder / name for name in _existing_stores(record, this.folder) if name != this.store.name]
+    result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
+    record.record_suggested_photos(told.get("suggest", {}))
+    record.write()
+    return result
+
+
 def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
     groups, answer = str(this.record["groups"]), this.record["answer"]
     folder, given = this.folder, this.labels_csv
@@ -468,7 +514,7 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
     steps: dict[str, BaseConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
-            **config.listing(),
+            **config.listing_kwargs(),
             split="all",
             label_split="none",
             backbone=backbone,
@@ -499,6 +545,7 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
             grouping=groups,
             result=str(answer),
             min_confidence=config.min_confidence,
+            ruled_out=folder / RULED_OUT if this.ruled_out else None,
             previous=None if this.answered is None else this.answered[0],
             previous_result=None if this.answered is None else this.answered[1],
             overwrite=True,
@@ -547,9 +594,9 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
     return steps
 
 
-def command_line(config: BaseConfig) -> str:
-    """Return the shell command that runs a step of ``start``, with only the options that differ from their defaults."""
-    return shlex.join(("labelkit", *command_words(config)))
+def build_command_line(config: BaseConfig) -> str:
+    """Build the shell command that runs a step of ``start``, with only the options that are not at their defaults."""
+    return shlex.join(("labelkit", *build_command_words(config)))
 
 
 def _step_inputs(this: _Round, name: str) -> dict[str, object]:
@@ -562,7 +609,7 @@ def _step_inputs(this: _Round, name: str) -> dict[str, object]:
     return {"round": this.record["inputs"], **({"left": mine} if any(mine) else {})}
 
 
-def _done(record: Record, this: _Round, name: str, config: BaseConfig) -> dict[str, Any] | None:
+def _done(record: StartRecord, this: _Round, name: str, config: BaseConfig) -> dict[str, Any] | None:
     return record.read_finished_values(*_step_key(this, name, config), _step_inputs(this, name))
 
 
@@ -582,16 +629,16 @@ def _step_key(this: _Round, name: str, config: BaseConfig) -> tuple[str, str]:
     if name != "report" and "dataset" in type(config).model_fields:
         config = config.model_copy(update={"dataset": None})
     inside = str(this.folder / "x")[:-1]
-    return name, shlex.join(word.removeprefix(inside) for word in command_words(config))
+    return name, shlex.join(word.removeprefix(inside) for word in build_command_words(config))
 
 
 def _do_step(
-    record: Record,
+    record: StartRecord,
     this: _Round,
     name: str,
     config: BaseConfig,
     tables: GeneratedTables,
-    running: Mapping[str, Callable[[], SimpleResult]],
+    running: Mapping[str, Callable[[], CommandResult]],
 ) -> dict[str, Any]:
     """Run a step unless it is finished, or wait for it if it runs in the background; return the reported values."""
     progress = current_progress()
@@ -620,12 +667,12 @@ def _do_step(
     return values
 
 
-def _run(config: BaseConfig) -> SimpleResult:
+def _run(config: BaseConfig) -> CommandResult:
     """Run the command of a step; remedies that mention options that ``start`` lacks are removed from errors."""
     try:
         result, fault = all_commands()[config.command].run(config)
     except LabelkitError as error:
-        mine = {flag(name) for name in StartConfig.model_fields}
+        mine = {to_flag(name) for name in StartConfig.model_fields}
         # in start, --backbone NAME uses published weights
         said = re.split(r"(?<=\.) ", error.remedy.replace(" --pretrained", ""))
         kept = [one for one in said if mine.issuperset(re.findall(r"--[a-z][a-z-]+", one))]
@@ -638,7 +685,7 @@ def _run(config: BaseConfig) -> SimpleResult:
     return result
 
 
-def _estimate_time(config: BaseConfig, this: _Round, dataset: ImageDataset, record: Record) -> float | None:
+def _estimate_time(config: BaseConfig, this: _Round, dataset: ImageDataset, record: StartRecord) -> float | None:
     """Estimate the minutes to embed the remaining photos; ``None`` if there are only a few.
 
     The speed is that of earlier runs with the same network, or measured on a few photos, for which torch is loaded.

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.common.stored_predictions import StoredPredictions, read_stored_predictions
 from labelkit.data.path_rule import escape_path
-from labelkit.data.tables import class_name, read_paths_and_labels
+from labelkit.data.tables import to_class_name
 from labelkit.errors import StoreError
 from labelkit.files import sha256_file
 from labelkit.formatting import join_first_few
@@ -49,18 +49,18 @@ _MIN_OF_A_CLASS = 3
 
 def write_summary(
     config: StartConfig,
-    path: Path,
+    store_path: Path,
     old_stores: Sequence[Path],
     this_round: Mapping[str, Any],
     step_values: Mapping[str, Mapping[str, Any]],
     last_predictions: tuple[Path, str] | None,
     tables: GeneratedTables,
-) -> SimpleResult:
+) -> CommandResult:
     """Write ``labels.csv`` and ``changed.csv``, and return the summary that ``start`` prints.
 
     Args:
         config: options of the command.
-        path: the store.
+        store_path: the store.
         old_stores: remaining stores of earlier runs.
         this_round: entry of the round in ``start.json``.
         step_values: values reported by each step, by name.
@@ -69,7 +69,7 @@ def write_summary(
     """
     folder = tables.folder
     made = (folder / LABELS, folder / NEXT, folder / REPORT)
-    store = open_store(path)
+    store = open_store(store_path)
     result = read_result(store, str(this_round["answer"] or this_round["groups"]))
     found = read_stored_predictions(result)
     rows = _rows(store, found)
@@ -94,7 +94,7 @@ def write_summary(
         current_progress().warning(f"{name}: skipped, {reason}")
     values: dict[str, object] = {
         "out": folder,
-        "store": path,
+        "store": store_path,
         "old_stores": list(old_stores),
         "labels": made[0],
         "result": result.name,
@@ -108,27 +108,27 @@ def write_summary(
         "skipped": [{"path": name, "reason": reason} for name, reason in store.skipped],
         "sentences": sentences,
     }
-    there = tuple(file for file in (path, *made) if file.exists())
+    there = tuple(file for file in (store_path, *made) if file.exists())
     shown = (found_table, Table("", ["what next"], [[sentence] for sentence in sentences]))
-    return SimpleResult(values, (folder, *there), shown)
+    return CommandResult(values, (folder, *there), shown)
 
 
-def corrected_labels(
-    tables: GeneratedTables, rounds: Sequence[Mapping[str, Any]], written: str | None
+def find_corrected_labels(
+    tables: GeneratedTables, rounds: Sequence[Mapping[str, Any]], written_digest: str | None
 ) -> list[TableLabel]:
-    """Return the labels that the user has changed in ``labels.csv``; empty if its original content is unknown.
+    """Find the labels that the user has changed in ``labels.csv``; empty if its original content is unknown.
 
     Args:
         tables: tables written by ``start``.
         rounds: rounds of the record, tried from the newest.
-        written: SHA-256 of the table as it was written.
+        written_digest: SHA-256 of the table as it was written.
 
     Raises:
         DatasetError: the table cannot be read.
     """
     path = tables.folder / LABELS
     now = sha256_file(path) if path.is_file() else None
-    if written is None or now in (None, written):
+    if written_digest is None or now in (None, written_digest):
         return []
     for entry in reversed(rounds):
         try:
@@ -141,16 +141,17 @@ def corrected_labels(
         if made == now:  # written by a run that was interrupted before recording it
             tables.read(path)
             return []
-        if made != written:
+        if made != written_digest:
             continue
-        before = {escape_path(row[0]): class_name(row[1]) or "" for row in rows}
+        before = {escape_path(row[0]): to_class_name(row[1]) or "" for row in rows}
         given = {escape_path(row[0]) for row in rows if row[2] == "given"}
-        if emptied := sum(not text and name in given for name, text in read_paths_and_labels(path).items()):
+        labels = tables.read(path)
+        if emptied := sum(not text and name in given for name, text in tables.read_with_empty(path).items()):
             current_progress().warning(
                 f"{path}: {emptied} of your labels {'was' if emptied == 1 else 'were'} emptied, but "
                 f"{'is' if emptied == 1 else 'are'} kept; to remove a label, delete its line in {tables.folder / GIVEN}"
             )
-        changed = [one for one in tables.read(path) if before.get(one.path, one.text) != one.text]
+        changed = [one for one in labels if before.get(one.path, one.text) != one.text]
         counts = Counter((before[one.path], one.text) for one in changed)
         shown = ", ".join(f"{count} from {old!r} to {new!r}" for (old, new), count in counts.most_common(_SHOWN))
         if changed:
@@ -385,7 +386,7 @@ def compare_predictions(
     earlier_store: EmbeddingStore,
     earlier_predictions: Sequence[tuple[str, ...]],
 ) -> tuple[list[tuple[str, ...]], dict[str, int]]:
-    """Compare label, kind and confidence of each photo now and in an earlier store, for photos with identical files.
+    """Compare the label, kind and confidence of each photo with those in an earlier store; files must be identical.
 
     Returns:
         Rows of ``changed.csv``, in the order of the store; and the numbers of ``photos`` in both stores, of photos

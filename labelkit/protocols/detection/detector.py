@@ -78,9 +78,9 @@ class SimplePyramid(nn.Module):
         super().__init__()
         self.levels = nn.ModuleList(_build_level(width, out, int(math.log2(stride / goal))) for goal in _STRIDES)
 
-    def forward(self, single: Tensor) -> list[Tensor]:
-        """Compute the four pyramid levels, finest first, from a single map (b, f, rows, cols)."""
-        return [level(single) for level in self.levels]
+    def forward(self, feature_map: Tensor) -> list[Tensor]:
+        """Compute the four pyramid levels, finest first, from one feature map (b, f, rows, cols)."""
+        return [level(feature_map) for level in self.levels]
 
 
 def _build_level(width: int, out: int, doublings: int) -> nn.Sequential:
@@ -179,7 +179,7 @@ class DetectionBackbone(nn.Module):
 
 
 def freeze_batch_statistics(net: nn.Module) -> None:
-    """Make batch normalization use its running statistics, since those of small batches are too noisy."""
+    """Make batch normalization use running statistics, since the statistics of small batches are too noisy."""
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
@@ -259,7 +259,7 @@ class CascadeRoIHeads(nn.Module):
         image_shapes: list[tuple[int, int]],
         targets: Targets | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Return the detections of each image, or the losses during training; takes the arguments of ``RoIHeads``."""
+        """Return each image's detections, or the losses in training; arguments are those of ``RoIHeads``."""
         if self.training:
             assert targets is not None
             return [], self._losses(features, proposals, image_shapes, targets)
@@ -358,7 +358,7 @@ _OBJECTS = 0.25
 
 
 def build_detector(
-    inner: InferenceNetwork,
+    network: InferenceNetwork,
     kind: DetectorKind,
     num_classes: int,
     *,
@@ -371,7 +371,7 @@ def build_detector(
     """Build a torchvision detector on a copy of a network's backbone.
 
     Args:
-        inner: a network with a backbone; its layers on top of the backbone are not used.
+        network: a network with a backbone; its layers on top of the backbone are not used.
         kind: kind of the detector.
         num_classes: number of object classes, c; class i has the label i + 1, 0 is the background.
         shorter_side: shorter side of resized images in pixels.
@@ -388,15 +388,15 @@ def build_detector(
         ConfigError: the network has no backbone, or does not accept images of this size.
         UnsupportedBackboneError: the backbone has no feature maps.
     """
-    backbone = getattr(inner, "backbone", None)
+    backbone = getattr(network, "backbone", None)
     if not isinstance(backbone, Backbone):
-        problem = f"{inner.identity['name']} has no backbone that a detector can use"
+        problem = f"{network.identity['name']} has no backbone that a detector can use"
         raise ConfigError("evaluate detection", problem, "Choose another network.")
     device = next(backbone.parameters()).device
     with seeded_init(seed):
         body = DetectionBackbone(copy.deepcopy(backbone).cpu().eval().requires_grad_(True), shorter_side)
         pools = [_pool(body, side) for side in (_BOX_SIDE, _MASK_SIDE)]
-        spec = inner.input_spec
+        spec = network.input_spec
         options = {
             "min_size": shorter_side, "max_size": longer_side, "image_mean": spec.mean, "image_std": spec.std,
             "size_divisible": body.divisible, "box_roi_pool": pools[0],

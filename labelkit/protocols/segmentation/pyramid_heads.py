@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 
 from labelkit.models.backbones.vit import allow_any_image_size, find_patch_embedding
-from labelkit.models.patch_maps import no_feature_map_error
+from labelkit.models.patch_maps import make_no_feature_map_error
 
 LEVELS = 4
 _POOLS = (1, 2, 3, 6)
@@ -35,7 +35,7 @@ def extract_level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor
     given: Any = net
     forward = getattr(given, "forward_intermediates", None)
     if forward is None:
-        raise no_feature_map_error(name, "has no feature maps from several depths")
+        raise make_no_feature_map_error(name, "has no feature maps from several depths")
     if find_patch_embedding(net) is None:
         return list(forward(images, intermediates_only=True))[-LEVELS:]
     depth = len(given.blocks)

@@ -43,7 +43,7 @@ _OF_LEVELS = {"fpn": FPNHead, "upernet": UperNetHead}
 
 
 class Segmenter(nn.Module):
-    """Segmentation network with a backbone and a head, which provides logits in place of patch features.
+    """Segmentation network, a backbone with a head, whose patch features are the class logits.
 
     Args:
         inner: a network with a backbone, which is copied; its layers on top of the backbone are not used.

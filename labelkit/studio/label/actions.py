@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.labels import keep_typical_labels
-from labelkit.data.tables import class_name, match_known_spelling
+from labelkit.data.tables import match_known_spelling, to_class_name
 from labelkit.formatting import is_displayable
 
 MAX_LETTERS = 200
@@ -41,7 +41,7 @@ class InvalidStepError(ValueError):
 
 
 @dataclass(frozen=True)
-class Step:
+class EditStep:
     """Validated step of a labeling action, such as naming a group or moving images.
 
     Attributes:
@@ -64,8 +64,8 @@ class Step:
         return {key: whole[key] for key in ("do", "rows", "group", "name", "value") if key in _KEYS[self.do]}
 
 
-def read_steps(raw: object, num_rows: int, classes: Sequence[str] = ()) -> list[Step]:
-    """Validate the steps of a labeling action, received as JSON from a browser, and return them.
+def parse_steps(raw: object, num_rows: int, classes: Sequence[str] = ()) -> list[EditStep]:
+    """Parse and validate the steps of a labeling action, received as JSON from a browser.
 
     The names of existing ``classes`` may be any text; other names are adjusted to the spelling of these.
 
@@ -74,11 +74,11 @@ def read_steps(raw: object, num_rows: int, classes: Sequence[str] = ()) -> list[
     """
     if not isinstance(raw, list) or not raw or len(raw) > MAX_STEPS:
         raise InvalidStepError(f"an action must be a list of 1 to {MAX_STEPS} steps")
-    return [_check_name(read_stored_step(one, num_rows), classes) for one in raw]
+    return [_check_name(parse_stored_step(one, num_rows), classes) for one in raw]
 
 
-def read_stored_step(raw: object, num_rows: int) -> Step:
-    """Validate one step of a stored action, which may contain the name of any class of the store."""
+def parse_stored_step(raw: object, num_rows: int) -> EditStep:
+    """Parse and validate one step of a stored action, which may contain the name of any class of the store."""
     if not isinstance(raw, dict) or not isinstance(raw.get("do"), str) or raw["do"] not in _KEYS:
         raise InvalidStepError(f"a step must be an object whose `do` is one of {', '.join(_KEYS)}")
     do = raw["do"]
@@ -102,13 +102,13 @@ def read_stored_step(raw: object, num_rows: int) -> Step:
     if name is not None or do in ("not", "make"):
         if not isinstance(name, str) or not name.strip():
             raise InvalidStepError("a name must not be empty")
-    return Step(do, rows, group, name, value)
+    return EditStep(do, rows, group, name, value)
 
 
-def _check_name(step: Step, classes: Sequence[str]) -> Step:
+def _check_name(step: EditStep, classes: Sequence[str]) -> EditStep:
     if step.name is None or step.name in classes:
         return step
-    name = class_name(step.name)
+    name = to_class_name(step.name)
     if name is None:
         raise InvalidStepError(f"{step.name.strip()!r} means unlabeled: choose another name")
     if len(name) > MAX_LETTERS:
@@ -120,7 +120,7 @@ def _check_name(step: Step, classes: Sequence[str]) -> Step:
 
 @dataclass
 class LabelingState:
-    """State of labeling n images: their labels and groups, and which images are rejected.
+    """Labels and groups of n images during labeling, and which images are rejected.
 
     Attributes:
         classes: names of the classes, in order of first use.
@@ -141,7 +141,6 @@ class LabelingState:
     refused: set[tuple[int, int]] = field(default_factory=set)
 
     def __len__(self) -> int:
-        """Return the number of images, n."""
         return len(self.hand)
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -154,7 +153,7 @@ class LabelingState:
         labels[self.rejected] = -1
         return labels, (self.hand < 0) & (labels >= 0)
 
-    def apply(self, steps: Sequence[Step]) -> list[Step]:
+    def apply(self, steps: Sequence[EditStep]) -> list[EditStep]:
         """Apply labeling steps, and return the steps that undo them, in the order in which to apply them.
 
         Raises:
@@ -170,12 +169,12 @@ class LabelingState:
                 count += 1
             elif step.group >= count or (step.do == "name" and step.group < 0):
                 raise InvalidStepError(f"there is no group {step.group}")
-        back: list[Step] = []
+        back: list[EditStep] = []
         for step in steps:
             back[:0] = self._apply(step)
         return back
 
-    def _apply(self, step: Step) -> list[Step]:
+    def _apply(self, step: EditStep) -> list[EditStep]:
         rows = np.array(step.rows, dtype=np.int64)
         if step.do == "make":
             assert step.name is not None
@@ -185,24 +184,24 @@ class LabelingState:
         if step.do == "name":
             before = self.named[step.group]
             self.named[step.group] = self._class(step.name)
-            return [Step("name", group=step.group, name=self._name(before))]
+            return [EditStep("name", group=step.group, name=self._name(before))]
         if step.do == "label":
-            back = [Step("label", rows=part, name=self._name(old)) for old, part in _parts(rows, self.hand[rows])]
+            back = [EditStep("label", rows=part, name=self._name(old)) for old, part in _parts(rows, self.hand[rows])]
             self.hand[rows] = self._class(step.name)
             return back
         if step.do == "group":
-            back = [Step("group", rows=part, group=old) for old, part in _parts(rows, self.groups[rows])]
+            back = [EditStep("group", rows=part, group=old) for old, part in _parts(rows, self.groups[rows])]
             self.groups[rows] = step.group
             return back
         if step.do == "reject":
             changed = rows[self.rejected[rows] != step.value]
             self.rejected[changed] = step.value
-            return [Step("reject", rows=tuple(changed.tolist()), value=not step.value)] if len(changed) else []
+            return [EditStep("reject", rows=tuple(changed.tolist()), value=not step.value)] if len(changed) else []
         label = self._class(step.name)
         marks = [row for row in step.rows if ((row, label) in self.refused) != step.value]
         for row in marks:
             (self.refused.add if step.value else self.refused.discard)((row, label))
-        return [Step("not", rows=tuple(marks), name=step.name, value=not step.value)] if marks else []
+        return [EditStep("not", rows=tuple(marks), name=step.name, value=not step.value)] if marks else []
 
     def _class(self, name: str | None) -> int:
         if name is None:
@@ -220,15 +219,15 @@ def _parts(rows: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int
     return [(int(value), tuple(rows[values == value].tolist())) for value in np.unique(values)]
 
 
-def changed_rows_and_groups(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
-    """Return the rows and groups changed by steps; moving images into a group does not count as changing the group."""
+def find_changed_rows_and_groups(steps: Sequence[EditStep]) -> tuple[set[int], set[int]]:
+    """Find the rows and groups that steps change; moving images into a group does not count as changing the group."""
     rows = {row for step in steps for row in step.rows}
     return rows, {step.group for step in steps if step.do in ("name", "make")}
 
 
-def choose_training_labels(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the labels (n,) int64 to train on, -1 = none: those of individual and of typical images of named groups.
+def choose_training_labels(state: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Choose labels (n,) int64 to train on, -1 = none: of individually labeled images and typical ones of named groups.
 
     ``features`` (n, d) are those that the metric of the store compares.
     """
-    return keep_typical_labels(*work.labels(), work.groups, features)
+    return keep_typical_labels(*state.labels(), state.groups, features)

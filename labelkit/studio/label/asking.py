@@ -22,36 +22,36 @@ from labelkit.data.path_rule import escape_path
 from labelkit.errors import LabelkitError
 from labelkit.store.csv_table import csv_text
 from labelkit.store.results import Result, find_free_name, list_results, read_result
-from labelkit.studio.label.actions import InvalidStepError, LabelingState, Step, choose_training_labels
+from labelkit.studio.label.actions import EditStep, InvalidStepError, LabelingState, choose_training_labels
 from labelkit.studio.label.browser import BrowsedStore
-from labelkit.studio.label.session import Session
+from labelkit.studio.label.session import LabelingSession
 from labelkit.studio.report.groups import describe_groups
 
 _LAST_WORDS = 600
 
 
-def regrouping_steps(work: LabelingState, ids: NDArray[np.int64], names: list[str]) -> list[Step]:
-    """Return the steps that move all images outside named groups into the groups of a new prediction.
+def plan_regrouping(state: LabelingState, group_ids: NDArray[np.int64], names: list[str]) -> list[EditStep]:
+    """Plan the steps that move all images outside named groups into the groups of a new prediction.
 
-    ``ids`` (n,) are the groups of the images in the new prediction, -1 = none; ``names`` are the names of the groups.
+    ``group_ids`` (n,) are the groups of the images in the new prediction, -1 = none; ``names`` are the groups' names.
     """
-    is_named = np.array([*(label >= 0 for label in work.named), False])
-    free = ~work.rejected & ~is_named[work.groups]
-    number = {name: group for group, name in enumerate(work.group_names) if work.named[group] < 0}
-    steps: list[Step] = []
-    count = len(work.group_names)
+    is_named = np.array([*(label >= 0 for label in state.named), False])
+    free = ~state.rejected & ~is_named[state.groups]
+    number = {name: group for group, name in enumerate(state.group_names) if state.named[group] < 0}
+    steps: list[EditStep] = []
+    count = len(state.group_names)
     for group, name in enumerate(names):
-        rows = np.flatnonzero(free & (ids == group))
-        label = work.classes.index(name) if name in work.classes else -1
-        rows = np.array([row for row in rows.tolist() if (row, label) not in work.refused], dtype=np.int64)
+        rows = np.flatnonzero(free & (group_ids == group))
+        label = state.classes.index(name) if name in state.classes else -1
+        rows = np.array([row for row in rows.tolist() if (row, label) not in state.refused], dtype=np.int64)
         if not len(rows):
             continue
         if name not in number:
-            steps.append(Step("make", group=count, name=name))
+            steps.append(EditStep("make", group=count, name=name))
             number[name], count = count, count + 1
-        moved = rows[work.groups[rows] != number[name]]
+        moved = rows[state.groups[rows] != number[name]]
         if len(moved):
-            steps.append(Step("group", rows=tuple(moved.tolist()), group=number[name]))
+            steps.append(EditStep("group", rows=tuple(moved.tolist()), group=number[name]))
     return steps
 
 
@@ -67,7 +67,7 @@ def count_group_changes(before: LabelingState, after: LabelingState) -> dict[str
 
 
 class BackgroundPredictor:
-    """Background job that updates the predictions from the labels so far, one request at a time.
+    """Background job that predicts again with the current labels, one request at a time.
 
     Args:
         session: session whose labels are used for training, and whose groups are updated.
@@ -82,7 +82,10 @@ class BackgroundPredictor:
     """
 
     def __init__(
-        self, session: Session, browsed: BrowsedStore, predict: Callable[[BackgroundPredictor], Result] | None = None
+        self,
+        session: LabelingSession,
+        browsed: BrowsedStore,
+        predict: Callable[[BackgroundPredictor], Result] | None = None,
     ) -> None:
         self.session, self.browsed, self.predict = session, browsed, predict
         self.asked: dict[str, Any] = {"number": 0, "state": "idle", "step": "", "changed": None}
@@ -90,8 +93,8 @@ class BackgroundPredictor:
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
 
-    def start(self, *, by: str, client: str) -> None:
-        """Start updating the predictions from the labels so far, in a background thread.
+    def start(self, *, user: str, client: str) -> None:
+        """Start a new prediction with the current labels, in a background thread.
 
         Raises:
             InvalidStepError: a prediction is already running, or there is nothing to learn from.
@@ -105,7 +108,7 @@ class BackgroundPredictor:
                 raise InvalidStepError("there are no labels to learn from: name a group or label an image first")
             number = self.asked["number"] + 1
             self.asked = {"number": number, "state": "running", "step": "grouping the images", "changed": None}
-        threading.Thread(target=self._run, args=(learned, work.classes, by, client), daemon=True).start()
+        threading.Thread(target=self._run, args=(learned, work.classes, user, client), daemon=True).start()
 
     def stop(self) -> None:
         """Stop the running prediction by killing its process."""
@@ -136,6 +139,10 @@ class BackgroundPredictor:
         table.write_bytes(csv_text(["path", "label"], lines).encode())
         groups, answer = find_free_name(store, "groups"), find_free_name(store, "answer")
         shared = ["--index", str(store.path), "--labels", str(table), "--no-own-labels"]
+        not_these = table.with_name("ruled-out.csv")
+        refused = sorted(self.session.snapshot()[0].refused)
+        lines = ([escape_path(store.sample_ids[row]), classes[label]] for row, label in refused)
+        not_these.write_bytes(csv_text(["path", "label"], lines).encode())
         previous = []
         if (grouping := self.browsed.grouping) is not None:
             # the groups behind the shown predictions, whose names are to be reused
@@ -146,7 +153,8 @@ class BackgroundPredictor:
         if np.bincount(learned[learned >= 0]).max() < 2:
             return read_result(store, groups)
         self.asked = {**self.asked, "step": "predicting labels"}
-        self.run_command("discover", "answer", *shared, "--grouping", groups, "--result", answer)
+        shared += ["--grouping", groups, "--result", answer, "--ruled-out", str(not_these)]
+        self.run_command("discover", "answer", *shared)
         return read_result(store, answer)
 
     def run_command(self, *words: str) -> dict[str, Any]:
@@ -172,7 +180,7 @@ class BackgroundPredictor:
         before, _, _ = self.session.snapshot()
         names = [group.name for group in made.groups]
         done = self.session.plan_and_commit(
-            "predict again", lambda work: regrouping_steps(work, made.ids, names), by=by, client=client
+            "predict again", lambda work: plan_regrouping(work, made.ids, names), user=by, client=client
         )
         self.browsed.grouping = made
         after, _, _ = self.session.snapshot()

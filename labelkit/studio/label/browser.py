@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import squared_norms
-from labelkit.commands.common.label_files import rows_listed_in_csv
+from labelkit.commands.common.label_files import find_rows_listed_in_csv
 from labelkit.commands.common.labels import UsableLabels
 from labelkit.errors import output_exists_error
 from labelkit.progress import current_progress
@@ -20,11 +20,11 @@ from labelkit.store.results import list_results, read_result
 from labelkit.studio.label.actions import LabelingState, choose_training_labels
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import add_labels, initial_labels
-from labelkit.studio.label.session import Session, is_session, restore_session
-from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
+from labelkit.studio.label.session import LabelingSession, is_session, restore_session
+from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, read_all_results
 from labelkit.studio.report.images import ShownImages, choose_images, compute_map_positions
-from labelkit.studio.report.page import encode_array, page_data
-from labelkit.studio.report.thumbnails import Pictures, open_pictures
+from labelkit.studio.report.page import build_page_data, encode_array
+from labelkit.studio.report.thumbnails import PageImages, open_page_images
 from labelkit.studio.report.work import build_labeling_data, find_likely_groups, list_suggested_images
 
 #: Longer side of thumbnails and of large images, in pixels.
@@ -49,11 +49,11 @@ class BrowsedStore:
     store: EmbeddingStore
     images: ShownImages
     grouping: Grouping | None
-    pictures: Pictures
+    pictures: PageImages
     places: NDArray[np.uint16]
     skipped: Set[int] = frozenset()
 
-    def data(self, session: Session) -> dict[str, Any]:
+    def to_page_data(self, session: LabelingSession) -> dict[str, Any]:
         """Return the data loaded by the script of the labeling page, in the format of a report page."""
         n = self.store.n
         work, log, last_round = session.snapshot()
@@ -81,7 +81,7 @@ class BrowsedStore:
             "round": last_round,
             "log": [done.to_json() for done in log],
         }
-        return page_data(
+        return build_page_data(
             self.images,
             self.grouping,
             self.store.metric,
@@ -92,8 +92,8 @@ class BrowsedStore:
             work={**begun, "mode": "server", "state": state},
         )
 
-    def suggested(self, session: Session, skipped: Set[int] = frozenset()) -> list[list[Any]]:
-        """Return [row, reason] for each image to label next, most useful first and skipped images last."""
+    def list_suggested(self, session: LabelingSession, skipped: Set[int] = frozenset()) -> list[list[Any]]:
+        """List the images to label next as [row, reason], most useful first and skipped images last."""
         work, _, _ = session.snapshot()
         # an image labeled only by the name of its group may be suggested
         learned, truth = choose_training_labels(work, self.images.features), np.full(self.store.n, -1, dtype=np.int64)
@@ -101,8 +101,8 @@ class BrowsedStore:
         found = list_suggested_images(self.store, self.images, self.grouping, given, 0, skipped | self.skipped)
         return [[row, reason] for row, reason in found if work.hand[row] < 0 and not work.rejected[row]]
 
-    def similar_images(self, row: int) -> list[dict[str, Any]]:
-        """Return the images most similar to an image, with their scores, nearest first."""
+    def find_similar_images(self, row: int) -> list[dict[str, Any]]:
+        """Find the images most similar to an image, with their scores, nearest first."""
         features, usable, is_l2 = self.images.features, self.images.directed.copy(), self.store.metric == "l2"
         if not usable[row]:
             return []
@@ -115,7 +115,7 @@ class BrowsedStore:
         scores = np.linalg.norm(features[rows] - features[row], axis=1) if is_l2 else near[rows]
         return [{"image": one, "score": score} for one, score in zip(rows.tolist(), scores.tolist(), strict=True)]
 
-    def split_group(self, session: Session, group: int) -> list[list[int]]:
+    def split_group(self, session: LabelingSession, group: int) -> list[list[int]]:
         """Split a group in two by hierarchical clustering; return the rows of both parts, larger part first.
 
         A group that cannot be split is returned as one part; rejected images are excluded.
@@ -131,9 +131,9 @@ class BrowsedStore:
         found = [rows[ids == part].tolist() for part in np.unique(ids)]
         return sorted(found, key=lambda part: (-len(part), part))
 
-    def picture(self, row: int, side: int) -> bytes | str:
-        """Return an image as WebP bytes, with sides of at most ``side`` pixels, or the reason it cannot be shown."""
-        found = self.pictures.read(row, side)
+    def encode_picture(self, row: int, max_side: int) -> bytes | str:
+        """Encode an image as WebP, with sides of at most ``max_side`` pixels; if this fails, return the reason."""
+        found = self.pictures.read(row, max_side)
         if isinstance(found, str):
             return found
         buffer = io.BytesIO()
@@ -149,17 +149,17 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
         DatasetError: the images in ``dataset`` cannot be listed.
     """
     images = choose_images(store, store.n, 0)
-    found = choose_result(store, config.grouping, find_results(store))
+    found = choose_result(store, config.grouping, read_all_results(store))
     grouping = None if found is None else describe_groups(store, images, *found, 1)
-    pictures, note = open_pictures(config, store, images.rows)
+    pictures, note = open_page_images(config, store, images.rows)
     if not store.has_images:
         current_progress().warning(f"{store.path}: {note}; the page shows no images")
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places, _ = compute_map_positions(images.features, "pca", 0)
-    return BrowsedStore(store, images, grouping, pictures, places, rows_listed_in_csv(config.skip, store))
+    return BrowsedStore(store, images, grouping, pictures, places, find_rows_listed_in_csv(config.skip, store))
 
 
-def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
+def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> LabelingSession:
     """Resume the labeling session stored in a result, or start a new one.
 
     Without a name, the newest session is resumed, unless initial labels are specified.
@@ -171,7 +171,7 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     """
     there = list_results(store)
     begins = config.labels is not None or config.from_ is not None
-    name = config.result or (None if begins else newest_session(store))
+    name = config.result or (None if begins else find_newest_session(store))
     if name is not None and name in there and not config.overwrite:
         if begins:
             raise output_exists_error(name, "--result", instead="neither --labels nor --from to continue it")
@@ -205,10 +205,10 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
         group_names=names,
         named=[-1] * len(names),
     )
-    return Session(store, name, work, begun.rounds, params, first_round=begun.round)
+    return LabelingSession(store, name, work, begun.rounds, params, first_round=begun.round)
 
 
-def newest_session(store: EmbeddingStore) -> str | None:
+def find_newest_session(store: EmbeddingStore) -> str | None:
     """Return the name of the newest labeling session of a store; ``None`` if there is none."""
     numbered = [name for name in list_results(store) if re.fullmatch(r"labels-\d+", name)]
     newest_first = sorted(numbered, key=lambda name: int(name.removeprefix("labels-")), reverse=True)

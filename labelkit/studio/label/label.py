@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import split_rows, warn_of_newer_store
-from labelkit.commands.common.images.read import open_store_images
+from labelkit.commands.common.embeddings import find_split_rows, warn_of_newer_store
+from labelkit.commands.common.images.read import open_source_dataset
 from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.labels import TYPICAL
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import CommandResult, Table
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists_error
 from labelkit.options.shared import find_newest_store
@@ -25,17 +26,17 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
-from labelkit.studio.label.actions import changed_rows_and_groups, choose_training_labels
+from labelkit.studio.label.actions import choose_training_labels, find_changed_rows_and_groups
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import Labels, add_labels, add_predictions, drop_unused_classes, initial_labels
-from labelkit.studio.label.session import Session, restore_session
+from labelkit.studio.label.rounds import StoreLabels, add_labels, add_predictions, drop_unused_classes, initial_labels
+from labelkit.studio.label.session import LabelingSession, is_session, restore_session
 from labelkit.studio.label.sets import check_label_set, write_label_set
 from labelkit.studio.report.images import choose_images
 
 
-def label_images(config: LabelConfig) -> SimpleResult:
+def label_images(config: LabelConfig) -> CommandResult:
     """Merge labels from a CSV into those of a store, and write them as a result, a CSV or a label set.
 
     The result, kind ``labels``, contains ``labels`` (n,) int64, ``labeled`` (n,) uint8, ``class_names`` and
@@ -51,7 +52,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
     check_label_set(config)
     warn_of_newer_store(config.index)
     store = open_store(config.index)
-    split_rows(store, config.split)  # rejects an unknown split before anything is written
+    find_split_rows(store, config.split)  # rejects an unknown split before anything is written
     base = initial_labels(config, store)
     values: dict[str, object] = {"index": config.index}
     made: list[Path] = []
@@ -87,10 +88,10 @@ def label_images(config: LabelConfig) -> SimpleResult:
         values |= {"export": config.export, "out": config.out, "exported": count}
         made.append(config.out)
         tables.append(Table("label set", ["format", "images", "path"], [[config.export, count, config.out]]))
-    return SimpleResult(values, tuple(made), tuple(tables))
+    return CommandResult(values, tuple(made), tuple(tables))
 
 
-def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels, told: dict[str, Any]) -> Path:
+def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: StoreLabels, told: dict[str, Any]) -> Path:
     params = {"changed" if key == "conflicts" else key: value for key, value in told.items()}
     try:
         return write_result(
@@ -135,9 +136,9 @@ def _class_counts(labels: NDArray[np.int64], names: Sequence[str]) -> tuple[list
     return values, Table("labels per class", ["class", "images"], cells)
 
 
-def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels) -> bytes:
+def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: StoreLabels) -> bytes:
     """Return a CSV of all images of the store: paths, relative to its folder or absolute, and labels or empty cells."""
-    images = open_store_images(store, config.dataset, config.data_root)
+    images = open_source_dataset(store, config.dataset, config.data_root)
     if images.root is None:
         raise DatasetError(images.name, "its images are not files, so a CSV cannot list them", "Remove --csv.")
     folder, root = path.absolute().parent, images.root.absolute()
@@ -173,7 +174,7 @@ def check_server() -> None:
             raise ConfigError("--serve", problem, "Run `pip install starlette uvicorn`.")
 
 
-def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], Result] | None = None) -> SimpleResult:
+def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], Result] | None = None) -> CommandResult:
     """Serve the labeling page until interrupted, and return the result with the labels.
 
     Args:
@@ -204,7 +205,7 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
             )
 
         try:
-            serve(server, config.host, config.port, opened=config.open)
+            serve(server, config.host, config.port, open_browser=config.open)
         except Interrupted as interrupted:
             if interrupted.signum != signal.SIGINT:
                 raise
@@ -214,9 +215,9 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
 
 
 def read_session_labels(
-    store: EmbeddingStore, name: str, since: int | None
+    store: EmbeddingStore, name: str, after_round: int | None
 ) -> tuple[int, list[tuple[str, str, str]], list[tuple[str, str, str]]]:
-    """Return the last round of a labeling session, all its labels, and those that changed after the round ``since``.
+    """Read the last round of a labeling session, all labels, and those that changed after ``after_round``.
 
     A label is a tuple of an image's path, label and SHA-256 in hex, for individually labeled images and the most
     typical images of named groups. Among the changes, the label is empty if it was removed or the image rejected.
@@ -227,16 +228,16 @@ def read_session_labels(
     session = restore_session(store, read_result(store, name))
     work = session.work
     learned = choose_training_labels(work, choose_images(store, store.n, 0).features)
-    since = session.first_round if since is None else since
-    rows, _ = changed_rows_and_groups(
-        [step for done in session.actions_since(since) for step in done.steps if step.do in ("label", "reject")]
+    after_round = session.first_round if after_round is None else after_round
+    rows, _ = find_changed_rows_and_groups(
+        [step for done in session.actions_since(after_round) for step in done.steps if step.do in ("label", "reject")]
     )
-    fresh = (learned >= 0) & (session.label_rounds > since)
+    fresh = (learned >= 0) & (session.label_rounds > after_round)
     fresh[sorted(rows)] = True
     labels, by_group = work.labels()
     # an image keeps its label even if others become more typical of its group
-    kept = (learned >= 0) | ((labels >= 0) & (session.label_rounds <= since))
-    if predicted := int((by_group & (learned < 0) & (session.label_rounds > since)).sum()):
+    kept = (learned >= 0) | ((labels >= 0) & (session.label_rounds <= after_round))
+    if predicted := int((by_group & (learned < 0) & (session.label_rounds > after_round)).sum()):
         current_progress().message(
             f"only the {TYPICAL} most typical images of each named group are used as labels; the labels of the other "
             f"{predicted} images are predicted again"
@@ -252,6 +253,17 @@ def read_session_labels(
     return session.round, every, new
 
 
+def read_ruled_out(stores: Sequence[EmbeddingStore]) -> set[tuple[str, str]]:
+    """Return the SHA-256 in hex of images, each with a class to which it does not belong according to any session."""
+    found = set()
+    for store in stores:
+        for name in list_results(store):
+            if re.fullmatch(r"labels(-\d+)?", name) and is_session(result := read_result(store, name)):
+                pairs, names = np.asarray(result.arrays["refused"]).tolist(), result.arrays["class_names"]
+                found |= {(store.sha256[row].tobytes().hex(), names[label]) for row, label in pairs}
+    return found
+
+
 def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:
     try:
         held.enter_context(hold_lock(folder))
@@ -260,7 +272,7 @@ def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:
         raise BusyError(str(folder), problem, "Use its link, or stop it with Ctrl-C first.") from error
 
 
-def _summarize_session(config: LabelConfig, session: Session) -> SimpleResult:
+def _summarize_session(config: LabelConfig, session: LabelingSession) -> CommandResult:
     labels, by_group = session.work.labels()
     counts, table = _class_counts(labels, session.work.classes)
     path = results_folder(session.store.path) / f"{session.name}.h5"
@@ -274,4 +286,4 @@ def _summarize_session(config: LabelConfig, session: Session) -> SimpleResult:
         "rows": session.store.n,
         "classes": counts,
     }
-    return SimpleResult(values, (path,) if session.log else (), (table,))
+    return CommandResult(values, (path,) if session.log else (), (table,))

@@ -5,21 +5,21 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import panel
-from labelkit.options.shared import RESULT_NAME, IndexConfig, StoredImagesOptions
+from labelkit.options.base import field_factory
+from labelkit.options.shared import RESULT_NAME, NamedResultConfig, StoredImagesOptions
 
-_STORE = panel("Store", preset=False)
-_LABELS = panel("Labels", preset=False)
-_OUTPUT = panel("Output", preset=False)
-_IMAGES = panel("Images")
-_SET = panel("Export", preset=False)
-_SERVE = panel("In the browser", preset=False)
+_STORE = field_factory("Store", preset=False)
+_LABELS = field_factory("Labels", preset=False)
+_OUTPUT = field_factory("Output", preset=False)
+_IMAGES = field_factory("Images")
+_SET = field_factory("Export", preset=False)
+_SERVE = field_factory("In the browser", preset=False)
 
 SET_FILES = {"coco": ".json", "atlas": ".parquet"}
 """Suffixes of the ``--export`` formats that are a single file; other formats are folders."""
 
 
-class LabelConfig(StoredImagesOptions, IndexConfig):
+class LabelConfig(StoredImagesOptions, NamedResultConfig):
     """Options for ``labelkit label``."""
 
     command: ClassVar[tuple[str, ...]] = ("label",)

@@ -8,25 +8,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels
+from labelkit.commands.common.label_files import LabelFileImages, find_labels_result, read_csv_labels
 from labelkit.commands.common.labels import choose_usable_labels, find_misspelled_class
 from labelkit.commands.common.stored_predictions import read_stored_predictions
-from labelkit.data.datasets import natural_key
+from labelkit.data.datasets import natural_sort_key
 from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
 from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import list_results, newest_name, read_result
+from labelkit.store.results import find_newest_name, list_results, read_result
 from labelkit.studio.label.options import LabelConfig
 
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Labels:
-    """Labels of all images of a store, with the round in which each was added.
+class StoreLabels:
+    """Labels of all images of a store, with the round in which each label was added.
 
     Attributes:
         labels: (n,) int64, -1 = none.
@@ -46,7 +46,7 @@ class Labels:
     confidence: NDArray[np.float64] | None = None
 
 
-def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
+def initial_labels(config: LabelConfig, store: EmbeddingStore) -> StoreLabels:
     """Return the initial labels: those of an earlier result, or those of the store that training may use.
 
     Of a group named in the browser, only the most typical images are labeled.
@@ -55,7 +55,7 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     if config.labels is None:
         given = choose_usable_labels(None, store, rows)
         labels = given.labels if config.own_labels else np.full(store.n, -1, dtype=np.int64)
-        return Labels(labels, given.class_names, np.where(labels >= 0, 0, -1), 0, {})
+        return StoreLabels(labels, given.class_names, np.where(labels >= 0, 0, -1), 0, {})
     result = find_labels_result(config.labels, store)
     if result is None:
         problem = f"{config.labels} is not a result of {store.path}"
@@ -67,10 +67,10 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
         raise StoreError(str(result.path), problem, "Pass a result created by `labelkit label`.")
     labels, label_rounds = given.labels, np.asarray(rounds, dtype=np.int64)
     label_rounds = np.where(labels >= 0, label_rounds, -1)
-    return Labels(labels, given.class_names, label_rounds, last, given.source)
+    return StoreLabels(labels, given.class_names, label_rounds, last, given.source)
 
 
-def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base: Labels) -> Labels:
+def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base: StoreLabels) -> StoreLabels:
     """Add the predictions of a result for unlabeled images to the labels, for export.
 
     Without ``labels`` (a result of `label`), the labels on which the predictions are based are also added. With it,
@@ -79,7 +79,7 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     Raises:
         ConfigError: the result contains no predictions.
     """
-    newest = newest_name(list_results(store), "answer")
+    newest = find_newest_name(list_results(store), "answer")
     result = read_result(store, newest if name == "newest" else name)
     if name != newest and re.fullmatch(r"answer(-\d+)?", name):
         told = f"{store.path}: {newest} is newer than {name}; to export the newest, pass --predictions newest"
@@ -99,7 +99,7 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
         others = (base.labels < 0) & np.isin(found.kinds, "given") & np.asarray(source.arrays["labeled"], dtype=bool)
         texts[others] = [source.arrays["class_names"][label] for label in source.arrays["labels"][others]]
         written |= others
-    names = (*base.class_names, *sorted(set(texts[written]) - set(base.class_names), key=natural_key))
+    names = (*base.class_names, *sorted(set(texts[written]) - set(base.class_names), key=natural_sort_key))
     number = {text: label for label, text in enumerate(names)}
     merged = base.labels.copy()
     merged[written] = [number[text] for text in texts[written]]
@@ -113,7 +113,7 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     return replace(base, labels=merged, class_names=names, confidence=confidence)
 
 
-def drop_unused_classes(final: Labels) -> Labels:
+def drop_unused_classes(final: StoreLabels) -> StoreLabels:
     """Remove classes without labels, unless labels came from the store.
 
     Otherwise, the classes of the store may be folders that are not named after classes.
@@ -126,15 +126,17 @@ def drop_unused_classes(final: Labels) -> Labels:
     return replace(final, labels=renumbered, class_names=tuple(final.class_names[label] for label in used.tolist()))
 
 
-def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels) -> tuple[Labels, dict[str, Any]]:
+def add_labels(
+    config: LabelConfig, path: Path, store: EmbeddingStore, base: StoreLabels
+) -> tuple[StoreLabels, dict[str, Any]]:
     """Add labels from a CSV to existing labels; return the merged labels and a summary of the changes.
 
     Raises:
         DatasetError: images already have another label, and no option specifies which label to keep.
     """
-    placed = read_csv_labels(path, LabeledImages.of_store(store), config.label_column)
+    placed = read_csv_labels(path, LabelFileImages.from_store(store), config.label_column)
     texts = match_known_spelling(placed, base.class_names)
-    fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_key)
+    fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_sort_key)
     slips: dict[str, str] = {}
     for name in fresh:
         near = find_misspelled_class(name, base.class_names)
@@ -181,4 +183,4 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
         "new_classes": fresh,
         "similar_names": slips,
     }
-    return Labels(labels, names, rounds, base.round + 1, {}), told
+    return StoreLabels(labels, names, rounds, base.round + 1, {}), told

@@ -36,7 +36,7 @@ from labelkit.store.results import Result
 from labelkit.studio.label.actions import InvalidStepError
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import LARGE, THUMBNAIL, BrowsedStore
-from labelkit.studio.label.session import EditConflictError, Session
+from labelkit.studio.label.session import EditConflictError, LabelingSession
 from labelkit.studio.report.page import render_label_page
 
 #: Maximum size of a request in bytes, sufficient for 100,000 row numbers.
@@ -138,7 +138,6 @@ class RequestGuard:
 
 
 def _limit_body_size(receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """Stop reading a body that exceeds the limit."""
     total = 0
 
     async def read() -> Message:
@@ -166,7 +165,7 @@ class LabelServer:
 
     def __init__(
         self,
-        session: Session,
+        session: LabelingSession,
         browsed: BrowsedStore,
         *,
         by: str = "",
@@ -175,7 +174,7 @@ class LabelServer:
         self.session, self.browsed, self.by = session, browsed, by
         self.asking = BackgroundPredictor(session, browsed, predict)
         self._page, self._policy = render_label_page(browsed.store.path.name)
-        self._thumbnail = lru_cache(_KEPT_PICTURES)(lambda row: browsed.picture(row, THUMBNAIL))
+        self._thumbnail = lru_cache(_KEPT_PICTURES)(lambda row: browsed.encode_picture(row, THUMBNAIL))
         self._data = threading.Lock()
 
     def app(self) -> Starlette:
@@ -206,7 +205,7 @@ class LabelServer:
     def data(self, request: Request) -> Response:
         """Return all data that the labeling page shows, as JSON."""
         with self._data:
-            found = self.browsed.data(self.session)
+            found = self.browsed.to_page_data(self.session)
             found["work"]["asked"] = self.asking.asked
             content = json.dumps(found, allow_nan=False)
         return Response(content, media_type="application/json", headers=_HEADERS)
@@ -215,7 +214,7 @@ class LabelServer:
         """Return the images to label next, given the labels so far and the skipped rows in the query."""
         rows = request.query_params.get("skip", "").split(",")
         skipped = {int(row) for row in rows if row.isdecimal() and len(row) <= 12}
-        return JSONResponse({"suggested": self.browsed.suggested(self.session, skipped)}, headers=_HEADERS)
+        return JSONResponse({"suggested": self.browsed.list_suggested(self.session, skipped)}, headers=_HEADERS)
 
     def changes(self, request: Request) -> Response:
         """Return the labeling actions committed after the round in the query."""
@@ -242,7 +241,7 @@ class LabelServer:
         try:
             told = await _body(request, (*keys, "client", "seen"))
             seen = _number(told["seen"], "seen")
-            who = {"by": self.by, "client": _text(told["client"], "client"), "seen": seen}
+            who = {"user": self.by, "client": _text(told["client"], "client"), "seen_round": seen}
             await run_in_threadpool(do, told, who)
         except InvalidStepError as error:
             return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
@@ -254,7 +253,7 @@ class LabelServer:
 
     async def ask(self, request: Request) -> Response:
         """Start predicting again from the labels so far, in the background."""
-        return await self._do(request, (), lambda told, who: self.asking.start(by=who["by"], client=who["client"]))
+        return await self._do(request, (), lambda told, who: self.asking.start(user=who["user"], client=who["client"]))
 
     def _told(self, since: int, status: int = 200, **more: Any) -> JSONResponse:
         """Return the changes since a round: the actions, and the state of the last prediction request."""
@@ -267,11 +266,11 @@ class LabelServer:
 
     def large_image(self, request: Request) -> Response:
         """Return an image in large size."""
-        return self._of_row(request, lambda row: self.browsed.picture(row, LARGE))
+        return self._of_row(request, lambda row: self.browsed.encode_picture(row, LARGE))
 
     def similar_images(self, request: Request) -> Response:
         """Return the images most similar to an image."""
-        return self._of_row(request, lambda row: {"images": self.browsed.similar_images(row)})
+        return self._of_row(request, lambda row: {"images": self.browsed.find_similar_images(row)})
 
     def _of_row(self, request: Request, read: Callable[[int], bytes | str | dict[str, Any]]) -> Response:
         """Return an image or JSON for the row in the request; a string returned by ``read`` explains a 404."""
@@ -360,14 +359,14 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def serve(server: LabelServer, host: str, port: int, *, opened: bool) -> None:
+def serve(server: LabelServer, host: str, port: int, *, open_browser: bool) -> None:
     """Show the link, and serve the labeling pages until the process is interrupted.
 
     Args:
         server: server of the labeling session.
         host: address to listen on.
         port: port to listen on; 0: any free port.
-        opened: whether to open the page in the browser.
+        open_browser: whether to open the page in the browser.
 
     Raises:
         ResourceError: the server cannot listen on the address.
@@ -381,7 +380,7 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool) -> None:
     progress = current_progress()
     progress.message(f"label in the browser: {link}")
     progress.message(f"every action is immediately saved in {server.session.name}; press Ctrl-C to stop the server")
-    if opened:
+    if open_browser:
         webbrowser.open(link)
     running = _Server(uvicorn.Config(RequestGuard(server.app(), host, port, token), **SETTINGS))
     running.run(sockets=[listening])

@@ -21,12 +21,12 @@ from labelkit.errors import Mismatch, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, results_folder, write_result
 from labelkit.studio.label.actions import (
+    EditStep,
     InvalidStepError,
     LabelingState,
-    Step,
-    changed_rows_and_groups,
-    read_steps,
-    read_stored_step,
+    find_changed_rows_and_groups,
+    parse_steps,
+    parse_stored_step,
 )
 
 STAGE = "label"
@@ -68,8 +68,8 @@ class CommittedAction:
     by: str
     client: str
     when: int
-    steps: tuple[Step, ...]
-    back: tuple[Step, ...]
+    steps: tuple[EditStep, ...]
+    back: tuple[EditStep, ...]
     undoes: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -79,8 +79,8 @@ class CommittedAction:
         return told
 
 
-class Session:
-    """Thread-safe labeling session of one or more people on a store.
+class LabelingSession:
+    """Thread-safe session in which one or more people label the images of a store.
 
     Args:
         store: the store.
@@ -125,49 +125,49 @@ class Session:
         with self._lock:
             return [done for done in self.log if done.round > number]
 
-    def commit_action(self, kind: str, raw: object, *, by: str, client: str, seen: int) -> CommittedAction:
+    def commit_action(self, kind: str, raw: object, *, user: str, client: str, seen_round: int) -> CommittedAction:
         """Validate a labeling action received as JSON, apply it, and commit it.
 
         Args:
             kind: kind of user action, for the history.
             raw: the steps as parsed JSON.
-            by: name of the user.
+            user: name of the user.
             client: id of the page.
-            seen: last round known to the page.
+            seen_round: last round known to the page.
 
         Raises:
             InvalidStepError: the action is invalid.
-            EditConflictError: another page has changed the same images or groups since ``seen``.
+            EditConflictError: another page has changed the same images or groups since ``seen_round``.
             LabelkitError: the result cannot be written; nothing was changed.
         """
         with self._lock:
-            steps = tuple(read_steps(raw, self.store.n, self.work.classes))
-            return self._commit(kind, steps, by=by, client=client, seen=seen)
+            steps = tuple(parse_steps(raw, self.store.n, self.work.classes))
+            return self._commit(kind, steps, by=user, client=client, seen=seen_round)
 
     def plan_and_commit(
-        self, kind: str, plan: Callable[[LabelingState], list[Step]], *, by: str, client: str
+        self, kind: str, plan: Callable[[LabelingState], list[EditStep]], *, user: str, client: str
     ) -> CommittedAction | None:
         """Plan a labeling action from the current state, and commit it; ``None`` if the plan is empty."""
         with self._lock:
             steps = tuple(plan(self.work))
-            return self._commit(kind, steps, by=by, client=client, seen=self.round) if steps else None
+            return self._commit(kind, steps, by=user, client=client, seen=self.round) if steps else None
 
     def snapshot(self) -> tuple[LabelingState, list[CommittedAction], int]:
         """Return a copy of the labeling state, the actions so far, and the number of the last one."""
         with self._lock:
             return deepcopy(self.work), list(self.log), self.round
 
-    def undo(self, number: int, *, by: str, client: str, seen: int) -> CommittedAction:
+    def undo(self, number: int, *, user: str, client: str, seen_round: int) -> CommittedAction:
         """Undo a labeling action that has not been undone, and commit the undo as a new action."""
         with self._lock:
             found = next((done for done in self.log if done.round == number), None)
             if found is None or not found.back or any(done.undoes == number for done in self.log):
                 raise InvalidStepError(f"action {number} cannot be undone")
             kind = "redo" if found.undoes else "undo"
-            return self._commit(kind, found.back, by=by, client=client, seen=max(seen, number), undoes=number)
+            return self._commit(kind, found.back, by=user, client=client, seen=max(seen_round, number), undoes=number)
 
     def _commit(
-        self, kind: str, steps: tuple[Step, ...], *, by: str, client: str, seen: int, undoes: int = 0
+        self, kind: str, steps: tuple[EditStep, ...], *, by: str, client: str, seen: int, undoes: int = 0
     ) -> CommittedAction:
         self._find_conflict(steps, client, seen)
         before, _ = self.work.labels()
@@ -190,13 +190,13 @@ class Session:
             raise
         return done
 
-    def _find_conflict(self, steps: tuple[Step, ...], client: str, seen: int) -> None:
-        rows, groups = changed_rows_and_groups(steps)
+    def _find_conflict(self, steps: tuple[EditStep, ...], client: str, seen: int) -> None:
+        rows, groups = find_changed_rows_and_groups(steps)
         theirs, both_rows, both_groups = [], set[int](), set[int]()
         for done in self.log:
             if done.round <= seen or done.client == client:
                 continue
-            their_rows, their_groups = changed_rows_and_groups(done.steps)
+            their_rows, their_groups = find_changed_rows_and_groups(done.steps)
             if rows & their_rows or groups & their_groups:
                 theirs.append({"round": done.round, "by": done.by, "kind": done.kind})
                 both_rows |= rows & their_rows
@@ -257,7 +257,7 @@ def is_session(result: Result) -> bool:
     return result.kind == LABELS_KIND and "work_groups" in result.arrays
 
 
-def restore_session(store: EmbeddingStore, result: Result) -> Session:
+def restore_session(store: EmbeddingStore, result: Result) -> LabelingSession:
     """Restore the labeling session that is stored in a result.
 
     Raises:
@@ -283,10 +283,10 @@ def restore_session(store: EmbeddingStore, result: Result) -> Session:
         refused={(int(row), int(label)) for row, label in np.asarray(arrays["refused"]).tolist()},
     )
     rounds = np.array(arrays["label_rounds"], dtype=np.int64)
-    return Session(store, result.name, work, rounds, params, log=log, first_round=first, path=result.path)
+    return LabelingSession(store, result.name, work, rounds, params, log=log, first_round=first, path=result.path)
 
 
 def _done(raw: dict[str, Any], num_rows: int) -> CommittedAction:
-    steps, back = (tuple(read_stored_step(one, num_rows) for one in raw[key]) for key in ("steps", "back"))
+    steps, back = (tuple(parse_stored_step(one, num_rows) for one in raw[key]) for key in ("steps", "back"))
     kind, by, client = (str(raw[key]) for key in ("kind", "by", "client"))
     return CommittedAction(int(raw["round"]), kind, by, client, int(raw["when"]), steps, back, int(raw["undoes"]))

@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.images.read import open_store_images
+from labelkit.commands.common.embeddings import find_split_rows
+from labelkit.commands.common.images.read import open_source_dataset
 from labelkit.commands.common.label_files import find_labels_result
 from labelkit.commands.common.outputs import check_output
 from labelkit.data.decode import BadImageError, read_image_file
@@ -33,8 +33,8 @@ from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temp
 from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.studio.label.options import SET_FILES, LabelConfig
-from labelkit.studio.label.rounds import Labels
-from labelkit.studio.report.groups import choose_result, describe_groups, find_results
+from labelkit.studio.label.rounds import StoreLabels
+from labelkit.studio.report.groups import choose_result, describe_groups, read_all_results
 from labelkit.studio.report.images import choose_images, compute_map_positions
 
 _SHOWN = 5
@@ -89,7 +89,7 @@ def check_label_set(config: LabelConfig) -> None:
         raise ConfigError("--out", f"the parent folder of {out} does not exist", "Create this folder first.")
 
 
-def write_label_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
+def write_label_set(config: LabelConfig, store: EmbeddingStore, labels: StoreLabels) -> int:
     """Write images and labels atomically in another program's format, and return the number of images.
 
     Raises:
@@ -100,18 +100,18 @@ def write_label_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -
     """
     assert config.export is not None
     assert config.out is not None
-    found = _set(config, store, final)
+    found = _set(config, store, labels)
     if config.export == "coco":
         commit_bytes(config.out, _coco(store, found), replace=config.overwrite)
     elif config.export == "atlas":
-        _write_atlas(config, config.out, store, final, found)
+        _write_atlas(config, config.out, store, labels, found)
     else:
         _write_folder(config, config.out, store, found)
     return len(found.rows)
 
 
-def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
-    chosen = split_rows(store, config.split)
+def _set(config: LabelConfig, store: EmbeddingStore, final: StoreLabels) -> _Set:
+    chosen = find_split_rows(store, config.split)
     ids, splits = store.sample_ids, np.full(store.n, -1) if store.splits is None else np.asarray(store.splits)
     written = [row for row in chosen.tolist() if not any("\ud800" <= one <= "\udfff" for one in ids[row])]
     left_out = len(chosen) - len(written)
@@ -165,13 +165,13 @@ def _coco(store: EmbeddingStore, found: _Set) -> bytes:
     return (json.dumps(whole, ensure_ascii=False) + "\n").encode()
 
 
-def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: Labels, found: _Set) -> None:
+def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: StoreLabels, found: _Set) -> None:
     """Write a table of images; ``kind`` is image or group (which of them was labeled), or prediction."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     images = choose_images(store, store.n, 0)
-    chosen = choose_result(store, config.grouping, find_results(store))
+    chosen = choose_result(store, config.grouping, read_all_results(store))
     grouping = None if chosen is None else describe_groups(store, images, *chosen, 1)
     confidence = np.full(store.n, np.nan, dtype=np.float32)
     if grouping is not None and grouping.measure == "confidence":
@@ -192,7 +192,7 @@ def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: L
     commit_file(out, lambda file: pq.write_table(pa.table(columns), file), replace=config.overwrite)
 
 
-def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDArray[np.bool_]:
+def _by_group(config: LabelConfig, store: EmbeddingStore, final: StoreLabels) -> NDArray[np.bool_]:
     """Return a bool mask (n,) of the labels that come from a group name in a `label --serve` session."""
     result = None if config.labels is None else find_labels_result(config.labels, store)
     arrays = {} if result is None else result.arrays
@@ -203,7 +203,7 @@ def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDAr
 
 
 def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: _Set) -> None:
-    images = open_store_images(store, config.dataset, config.data_root)
+    images = open_source_dataset(store, config.dataset, config.data_root)
     if images.root is None:
         remedy = "Use --export coco, --export atlas, or --csv."
         raise DatasetError(images.name, "its images are not files that can be copied", remedy)

@@ -14,25 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.studio.report.findings import FindingsSection, find_neighbors, read_findings, read_suggested
-from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
+from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, read_all_results
 from labelkit.studio.report.images import ShownImages, choose_images, compute_map_positions, escape_for_page
 from labelkit.studio.report.options import ReportConfig
 from labelkit.studio.report.overview import describe_store, read_curves, score_groupings
-from labelkit.studio.report.page import groups_data, neighbors_data, page_data, render_page
+from labelkit.studio.report.page import build_groups_data, build_neighbors_data, build_page_data, render_page
 from labelkit.studio.report.thumbnails import (
     LOSSLESS,
     TILES,
-    Pictures,
+    PageImages,
     Thumbnails,
     compute_image_ids,
     make_thumbnails,
-    open_pictures,
+    open_page_images,
     read_thumbnails,
 )
 from labelkit.studio.report.work import build_labeling_data, find_likely_groups, list_suggested_images
@@ -45,7 +45,7 @@ _STRIP = 8
 _BYTES_PER_SHEET, _WORDS = 64, 4096
 
 
-def write_report(config: ReportConfig) -> SimpleResult:
+def write_report(config: ReportConfig) -> CommandResult:
     """Write the HTML report page of a store.
 
     Raises:
@@ -56,11 +56,11 @@ def write_report(config: ReportConfig) -> SimpleResult:
     """
     started = time.monotonic()
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
-    results = find_results(store)
+    results = read_all_results(store)
     chosen = choose_result(store, config.result, results)
     curves = read_curves(store.model, config.run)
     images = choose_images(store, config.max_images, config.seed)
-    pictures, note = open_pictures(config, store, images.rows)
+    pictures, note = open_page_images(config, store, images.rows)
     grouping = None if chosen is None else describe_groups(store, images, *chosen, _EXAMPLES)
     with current_progress().task(f"neighbors of {len(images):,} images", total=None):
         near, near_scores = find_neighbors(images, config.neighbors, store.metric)
@@ -76,7 +76,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
         given = choose_usable_labels(None, store, images.rows)
         suggested = list_suggested_images(store, images, grouping, given, config.seed)
     points, words = compute_map_positions(images.features, config.projection, config.seed)
-    score_range, neighbor_columns = neighbors_data(near, near_scores)
+    score_range, neighbor_columns = build_neighbors_data(near, near_scores)
     usable = np.zeros(store.n, dtype=bool) if store.labeled is None else store.labeled
     page: dict[str, Any] = {
         "title": escape_for_page(Path(config.dataset).name if config.tables and config.dataset else store.path.name),
@@ -107,14 +107,14 @@ def write_report(config: ReportConfig) -> SimpleResult:
     work = build_labeling_data(store, images, grouping, choices, suggested)
 
     def rendered(thumbnails: Thumbnails) -> bytes:
-        data = page_data(
+        data = build_page_data(
             images,
             grouping,
             store.metric,
             {**columns, "tile": thumbnails.tiles, "tileSize": thumbnails.sizes},
             classes=[escape_for_page(name) for name in store.class_names],
             splits=[escape_for_page(name) for name in store.split_names],
-            groups=[] if grouping is None else groups_data(grouping),
+            groups=[] if grouping is None else build_groups_data(grouping),
             neighbors=config.neighbors,
             scoreRange=score_range,
             side=thumbnails.side,
@@ -140,7 +140,7 @@ def _thumbnails(
     config: ReportConfig,
     store: EmbeddingStore,
     images: ShownImages,
-    pictures: Pictures,
+    pictures: PageImages,
     order: list[int],
     page_bytes: int,
 ) -> Thumbnails:
@@ -171,7 +171,7 @@ def _order(images: ShownImages, grouping: Grouping | None, findings: tuple[Findi
     return list(dict.fromkeys(chain(listed, np.argsort(ids, kind="stable").tolist())))
 
 
-def _summary(config: ReportConfig, page: Mapping[str, Any], size: int, seconds: float) -> SimpleResult:
+def _summary(config: ReportConfig, page: Mapping[str, Any], size: int, seconds: float) -> CommandResult:
     thumbnails, grouping = page["thumbnails"], page["grouping"]
     groups = 0 if grouping is None else len(grouping.groups)
     values: dict[str, object] = {
@@ -203,4 +203,4 @@ def _summary(config: ReportConfig, page: Mapping[str, Any], size: int, seconds: 
         round(seconds, 1),
     ]
     table = Table("", ["images", "thumbnails", "side", "result", "groups", "MB", "seconds"], [cells])
-    return SimpleResult(values, (config.out,), (table,))
+    return CommandResult(values, (config.out,), (table,))

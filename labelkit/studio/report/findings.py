@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from labelkit.algorithms.neighbors import Metric, knn
 from labelkit.cache import call_cached
 from labelkit.data.path_rule import escape_path
-from labelkit.data.tables import read_table
+from labelkit.data.tables import read_table_bytes
 from labelkit.errors import DatasetError
-from labelkit.files import decode_table, open_table
+from labelkit.files import decode_table, open_csv_reader
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.studio.report.images import ShownImages, escape_for_page
 
@@ -100,7 +100,6 @@ _COLUMNS = {
 
 
 def _card(table: str, line: Line) -> tuple[list[str], list[str]]:
-    """Return the paths and texts of the card for a table row."""
     if table == "check.csv":
         paths = [line[column] for column in ("path", "nearest_of_label", "nearest_of_suggested")]
         return paths, [f"labeled {line['label']}", f"or {line['suggested']}?"]
@@ -175,8 +174,8 @@ def _read(folder: Path | None, found: FindingsSection, places: Mapping[str, int]
 def _lines(path: Path, command: str) -> list[Line]:
     remedy = f"Run `{command} --out {path} --overwrite` again."
     try:
-        text = decode_table(read_table(path))
-        reader, header = open_table(io.StringIO(text, newline=""), _COLUMNS[path.name])
+        text = decode_table(read_table_bytes(path))
+        reader, header = open_csv_reader(io.StringIO(text, newline=""), _COLUMNS[path.name])
         if missing := [column for column in _COLUMNS[path.name] if column not in header]:
             raise DatasetError(str(path), f"line 1 has no column {missing[0]!r}", remedy)
         return [dict(zip_longest(header, fields, fillvalue="")) for fields in reader if fields]

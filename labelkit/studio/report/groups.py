@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.stored_predictions import correctness_probabilities, read_stored_predictions
+from labelkit.commands.common.stored_predictions import read_correctness_probabilities, read_stored_predictions
 from labelkit.errors import StoreError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import Result, list_results, newest_name, read_result
+from labelkit.store.results import Result, find_newest_name, list_results, read_result
 from labelkit.studio.report.images import ShownImages, escape_for_page
 
 GROUPINGS = ("pseudo_labels", "cluster_ids")
@@ -92,8 +92,8 @@ class Grouping:
     decided: dict[str, Any] | None
 
 
-def find_results(store: EmbeddingStore) -> dict[str, Result | str]:
-    """Read the results of a store by name; if one cannot be read, warn and return the reason in its place."""
+def read_all_results(store: EmbeddingStore) -> dict[str, Result | str]:
+    """Read all results of a store, keyed by name; if one cannot be read, warn and return the reason in its place."""
     found: dict[str, Result | str] = {}
     for name in list_results(store):
         try:
@@ -107,7 +107,7 @@ def find_results(store: EmbeddingStore) -> dict[str, Result | str]:
 def choose_result(
     store: EmbeddingStore, name: str | None, results: Mapping[str, Result | str]
 ) -> tuple[Result, str] | None:
-    """Choose the result whose groups a page shows, and return it with the reason; ``None`` if no result has groups.
+    """Choose the result whose groups a page shows, and say why it was chosen; ``None`` if no result has groups.
 
     Without a name, results are ranked by kind (``_KINDS``), then by whether they have confidences, then names, and
     finally by name; of ``answers``, only the newest is considered. Labels do not affect the choice.
@@ -121,7 +121,7 @@ def choose_result(
             problem = "contains no groups of images"
             raise StoreError(str(result.path), problem, "Choose a result of `labelkit cluster` or `labelkit discover`.")
         return result, "chosen by --result"
-    newest = newest_name(list(results), "answer")
+    newest = find_newest_name(list(results), "answer")
     older = [name for name in results if name != newest and re.fullmatch(r"answer(-\d+)?", name)]
     usable = [
         one
@@ -143,7 +143,7 @@ def choose_result(
 
 
 def describe_groups(
-    store: EmbeddingStore, images: ShownImages, result: Result, why: str, examples: int
+    store: EmbeddingStore, images: ShownImages, result: Result, reason: str, examples: int
 ) -> Grouping | None:
     """Describe the groups of a result, largest first; return ``None`` if all are empty.
 
@@ -151,7 +151,7 @@ def describe_groups(
         store: the store.
         images: the images of the page.
         result: result with the groups.
-        why: reason it was chosen.
+        reason: reason it was chosen.
         examples: maximum number of typical images, and of doubtful images, per group.
     """
     every = _ids(result)
@@ -199,10 +199,10 @@ def describe_groups(
                 doubtful=tuple(doubt[:examples].tolist()),
             )
         )
-    chances = correctness_probabilities(result)
+    chances = read_correctness_probabilities(result)
     return Grouping(
         result=result,
-        why=why,
+        why=reason,
         groups=tuple(groups),
         ids=shown_ids,
         confidence=confidence,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import embed_by_tsne, principal_directions, project_to_principal_plane
-from labelkit.commands.common.embeddings import check_features, find_zero_embeddings, normalize_embeddings
+from labelkit.commands.common.embeddings import find_zero_embeddings, load_finite_embeddings, normalize_embeddings
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import is_displayable, percent
 from labelkit.progress import current_progress
@@ -68,7 +68,6 @@ class ShownImages:
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Return the number of images, m."""
         return len(self.rows)
 
 
@@ -81,7 +80,7 @@ def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownIma
     rows = np.arange(store.n, dtype=np.int64)
     if store.n > max_images:
         rows = np.sort(keyed_generator(seed, "report images").permutation(store.n)[:max_images]).astype(np.int64)
-    features = check_features(store, rows)
+    features = load_finite_embeddings(store, rows)
     directed = np.ones(len(rows), dtype=np.bool_)
     if store.metric == "cosine":
         directed = ~find_zero_embeddings(features)

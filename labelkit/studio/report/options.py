@@ -4,13 +4,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from labelkit.options.base import panel
+from labelkit.options.base import field_factory
 from labelkit.options.shared import RESULT_NAME, IndexOption, LabelsOption, StoredImagesOptions
 
-_STORE = panel("Store", preset=False)
-_PAGE = panel("Page", preset=False)
-_PAGE_SET = panel("Page")
-_IMAGES = panel("Images")
+_STORE = field_factory("Store", preset=False)
+_PAGE = field_factory("Page", preset=False)
+_PAGE_SET = field_factory("Page")
+_IMAGES = field_factory("Images")
 
 _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
 

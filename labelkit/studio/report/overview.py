@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from labelkit.commands.common.locations import find_model
-from labelkit.commands.common.run_logs import MAIN_METRICS, LoggedMetrics, Series, read_log
+from labelkit.commands.common.locations import find_model_location
+from labelkit.commands.common.run_logs import MAIN_METRICS, LoggedMetrics, MetricSeries, read_metric_log
 from labelkit.commands.evaluate.groups import evaluate_clustering
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.errors import LabelkitError, StoreError
@@ -26,9 +26,9 @@ _MAX_POINTS, _MAX_CURVES = 400, 24
 
 
 def score_groupings(
-    store: EmbeddingStore, results: Mapping[str, Result | str], shown: Result, shared: ReportConfig
+    store: EmbeddingStore, results: Mapping[str, Result | str], shown_result: Result, config: ReportConfig
 ) -> dict[str, Any] | str:
-    """Evaluate all groupings of a store against its labels; if that fails, return the reason.
+    """Evaluate all groupings of a store against its labels; if this is not possible, return the reason.
 
     Returns:
         ``scores``, one per grouping and split, as in ``labelkit evaluate clustering --json``; ``resamples``, the number
@@ -37,22 +37,22 @@ def score_groupings(
     others = [
         name
         for name, one in results.items()
-        if not isinstance(one, str) and one.kind in ("classes", "clusters") and name != shown.name
+        if not isinstance(one, str) and one.kind in ("classes", "clusters") and name != shown_result.name
         if any(key in one.arrays for key in GROUPINGS)
     ]
-    config = EvaluateClusteringConfig(
+    evaluation = EvaluateClusteringConfig(
         index=store.path,
-        results=(shown.name, *others),
-        labels=shared.labels,
-        label_column=shared.label_column,
-        seed=shared.seed,
+        results=(shown_result.name, *others),
+        labels=config.labels,
+        label_column=config.label_column,
+        seed=config.seed,
     )
     try:
-        found: Any = evaluate_clustering(config).to_json()
+        found: Any = evaluate_clustering(evaluation).to_json()
     except StoreError as error:
         return escape_for_page(error.problem)
     held_out = store.labeled is not None and bool(store.labeled.any())
-    return {"scores": found["scores"], "resamples": config.bootstrap, "held_out": held_out}
+    return {"scores": found["scores"], "resamples": evaluation.bootstrap, "held_out": held_out}
 
 
 def describe_store(store: EmbeddingStore) -> dict[str, Any]:
@@ -132,21 +132,21 @@ def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None
         CheckpointError: ``run`` is not a run folder, or its log is missing, empty or damaged.
     """
     if run is not None:
-        logged = read_log(run, run.resolve().name)
+        logged = read_metric_log(run, run.resolve().name)
         if _made_by(run, model):
             note = "Its last checkpoint contains the network that computed the embeddings."
         else:
             note = "Its last checkpoint is not the network that computed the embeddings."
             current_progress().warning(f"{run}: the store was not created with the last checkpoint of this run")
         return _curves(logged, note)
-    checkpoint = find_model(model.weights_fingerprint)
+    checkpoint = find_model_location(model.weights_fingerprint)
     folder = None if checkpoint is None else checkpoint.parent.parent
     if checkpoint is None or folder is None or not (folder / METRICS).is_file():
         return None
     try:
         if not _made_by(checkpoint, model):
             return None
-        logged = read_log(folder, folder.name)
+        logged = read_metric_log(folder, folder.name)
     except LabelkitError as error:
         current_progress().warning(f"no training curves: {error}")
         return None
@@ -157,7 +157,7 @@ def _made_by(checkpoint: Path, model: ModelIdentity) -> bool:
     from labelkit.commands.common.networks import load_run_network  # imports torch, only if there is a run
 
     try:
-        return load_run_network(checkpoint).identity({}).weights_fingerprint == model.weights_fingerprint
+        return load_run_network(checkpoint).build_identity({}).weights_fingerprint == model.weights_fingerprint
     except LabelkitError:
         return False
 
@@ -179,7 +179,7 @@ def _curves(logged: LoggedMetrics, note: str) -> dict[str, Any]:
     }
 
 
-def _curve(name: str, series: Series, *, in_epochs: bool, main: bool) -> dict[str, Any] | None:
+def _curve(name: str, series: MetricSeries, *, in_epochs: bool, main: bool) -> dict[str, Any] | None:
     x = series.epochs if in_epochs else series.steps.astype(np.float64)
     finite = np.isfinite(series.values)
     if not finite.any():

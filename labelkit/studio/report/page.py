@@ -27,7 +27,7 @@ _STYLES = ("report.css", "work.css")
 _WORK = ("work_grid.js", "work_keep.js", "work.js", "work_one.js", "work_take.js")
 _SCRIPTS = ("data.js", "tiles.js", "panel.js", "groups.js", "work_state.js", "map.js", *_WORK, "main.js", "end.js")
 _LABEL_SCRIPTS = ("data.js", "tiles.js", "panel.js", "work_state.js", "map.js", *_WORK, "end.js")
-#: Types of the columns of ``page_data``.
+#: Types of the columns of ``build_page_data``.
 _KINDS = {
     **dict.fromkeys(("group", "runnerUp", "label", "tile"), "<i4"),
     **dict.fromkeys(("split", "choice"), "<i2"),
@@ -46,7 +46,7 @@ def render_page(page: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
 
     Args:
         page: values shown by ``report.html.j2``, see :func:`~labelkit.studio.report.build.write_report`.
-        data: data for the page's script, see :func:`page_data`.
+        data: data for the page's script, see :func:`build_page_data`.
     """
     html, _ = _render(
         "report.html.j2",
@@ -103,14 +103,10 @@ def _texts(names: tuple[str, ...]) -> str:
     return "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in names)
 
 
-def page_data(
-    images: ShownImages,
-    grouping: Grouping | None,
-    metric: str,
-    columns: Mapping[str, NDArray[Any]],
-    **others: Any,
+def build_page_data(
+    images: ShownImages, grouping: Grouping | None, metric: str, columns: Mapping[str, NDArray[Any]], **others: Any
 ) -> dict[str, Any]:
-    """Return the data for the page's script: names as JSON, arrays as base64-encoded little-endian numbers.
+    """Build the data for a page's script: names as JSON, arrays as base64-encoded little-endian numbers.
 
     Args:
         images: the images of the page.
@@ -152,7 +148,7 @@ def page_data(
     }
 
 
-def groups_data(grouping: Grouping) -> list[dict[str, Any]]:
+def build_groups_data(grouping: Grouping) -> list[dict[str, Any]]:
     """Convert the groups of a report page to the format of the page's script."""
     return [
         {
@@ -168,13 +164,15 @@ def groups_data(grouping: Grouping) -> list[dict[str, Any]]:
     ]
 
 
-def neighbors_data(near: NDArray[np.int64], scores: NDArray[np.float32]) -> tuple[list[float], dict[str, NDArray[Any]]]:
-    """Return the score range, and two columns: the nearest images, and their scores quantized to two bytes."""
+def build_neighbors_data(
+    neighbors: NDArray[np.int64], scores: NDArray[np.float32]
+) -> tuple[list[float], dict[str, NDArray[Any]]]:
+    """Build the columns of nearest images and of their scores, quantized to two bytes; also return the score range."""
     finite = scores[np.isfinite(scores)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     high = high if high > low else low + 1.0
     steps = np.where(np.isfinite(scores), (scores.astype(np.float64) - low) / (high - low) * _NONE, 0)
-    return [low, high], {"neighbor": np.where(near < 0, _NONE, near), "score": np.rint(steps)}
+    return [low, high], {"neighbor": np.where(neighbors < 0, _NONE, neighbors), "score": np.rint(steps)}
 
 
 def encode_array(values: NDArray[Any], kind: str) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.commands.common.images.read import open_store_images, read_embedded_image
+from labelkit.commands.common.images.read import open_source_dataset, read_store_image
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
@@ -79,29 +79,31 @@ class Thumbnails:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class PageImages:
     """Image files shown on a page: the dataset row (-1 = missing) and expected digest of each image."""
 
     source: ImageDataset | None
     rows: NDArray[np.int64]
     sha256: NDArray[np.uint8]
 
-    def read(self, image: int, side: int) -> Image.Image | str:
-        """Read an image, reduced to at most ``side`` pixels per side, or return the reason it cannot be shown."""
+    def read(self, image: int, max_side: int) -> Image.Image | str:
+        """Read an image, reduced to at most ``max_side`` pixels per side, or return the reason it cannot be shown."""
         if self.source is None:
             return "not in the dataset"
         row = int(self.rows[image]) if self.rows[image] >= 0 else None
         digest, channels = self.sha256[image], self.source.in_channels
-        pixels = read_embedded_image(self.source, row, digest, channels, min_side=_SHARPNESS * side)
+        pixels = read_store_image(self.source, row, digest, channels, min_side=_SHARPNESS * max_side)
         if isinstance(pixels, str):
             return pixels
         picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
-        picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+        picture.thumbnail((max_side, max_side), Image.Resampling.LANCZOS)
         return picture
 
 
-def open_pictures(config: StoredImagesOptions, store: EmbeddingStore, rows: NDArray[np.int64]) -> tuple[Pictures, str]:
-    """Find the files of a store's rows (m,) by name; without files, also return the reason.
+def open_page_images(
+    config: StoredImagesOptions, store: EmbeddingStore, rows: NDArray[np.int64]
+) -> tuple[PageImages, str]:
+    """Find the image files of a store's rows (m,) by name; if there are none, also return the reason.
 
     Raises:
         DatasetError: the dataset specified by the user cannot be used.
@@ -114,10 +116,10 @@ def open_pictures(config: StoredImagesOptions, store: EmbeddingStore, rows: NDAr
         numbers = np.zeros((len(rows), 4), dtype="<u8")  # instead of digests
         numbers[:, 0] = np.arange(len(rows))
         nowhere = np.full(len(rows), -1, dtype=np.int64)
-        return Pictures(None, nowhere, numbers.view(np.uint8)), "the embeddings were imported without images"
+        return PageImages(None, nowhere, numbers.view(np.uint8)), "the embeddings were imported without images"
     source, note = None, ""
     try:
-        source = open_store_images(store, config.dataset, config.data_root)
+        source = open_source_dataset(store, config.dataset, config.data_root)
     except DatasetError as error:
         if config.dataset is not None:
             raise
@@ -125,11 +127,11 @@ def open_pictures(config: StoredImagesOptions, store: EmbeddingStore, rows: NDAr
         note = escape_for_page(error.problem)
     place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
     there = np.array([place.get(store.sample_ids[int(row)], -1) for row in rows], dtype=np.int64)
-    return Pictures(source, there, np.asarray(store.sha256)[rows]), note
+    return PageImages(source, there, np.asarray(store.sha256)[rows]), note
 
 
 def make_thumbnails(
-    pictures: Pictures,
+    images: PageImages,
     image_sizes: NDArray[np.uint32],
     order: Sequence[int],
     max_bytes: int,
@@ -138,7 +140,7 @@ def make_thumbnails(
     """Create the thumbnails of a page, at the best size and quality that fit into ``max_bytes``.
 
     Args:
-        pictures: the images.
+        images: images to show.
         image_sizes: (m, 2) height and width of the images.
         order: all images, most important first, with images that are shown together next to each other.
         max_bytes: maximum total size of all sheets in base64.
@@ -146,17 +148,17 @@ def make_thumbnails(
     """
     room = max_bytes * 3 // 4
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        extended = None if earlier is None else _extended(*earlier, pictures, order, pool)
+        extended = None if earlier is None else _extended(*earlier, images, order, pool)
         if extended is not None and sum(map(len, extended.sheets)) <= room:
             return extended
         largest = int(image_sizes.max(initial=1))
         sizes = [(largest, LOSSLESS)] if largest <= _TINY else []
         sizes = list(dict.fromkeys([*sizes, *((min(side, largest), quality) for side, quality in _SIZES)]))
-        sample = _sample(pictures, order, max(side for side, _ in sizes), pool)
+        sample = _sample(images, order, max(side for side, _ in sizes), pool)
         while True:
             (side, quality), number, sizes = _choose(sizes, sample, len(order), room)
             with current_progress().task(f"thumbnails of {side} pixels", total=number) as task:
-                made = _make(pictures, order[:number], side, quality, pool, task)
+                made = _make(images, order[:number], side, quality, pool, task)
             if sum(map(len, made.sheets)) <= room:
                 return replace(made, left_out=len(order) - number)
             if not sizes:
@@ -194,7 +196,7 @@ def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.u
 
 
 def _extended(
-    old: Thumbnails, earlier: NDArray[np.uint64], pictures: Pictures, order: Sequence[int], pool: ThreadPoolExecutor
+    old: Thumbnails, earlier: NDArray[np.uint64], pictures: PageImages, order: Sequence[int], pool: ThreadPoolExecutor
 ) -> Thumbnails | None:
     """Reuse sheets whose images are all shown, and create the others at the same size; ``None`` if too few fit."""
     images, sheet_of = compute_image_ids(pictures.sha256), old.tiles // TILES
@@ -216,8 +218,7 @@ def _extended(
     return replace(made, sheets=sheets, tiles=tiles.astype(np.int32), sizes=sizes)
 
 
-def _sample(pictures: Pictures, order: Sequence[int], side: int, pool: ThreadPoolExecutor) -> list[Image.Image]:
-    """Read a sample of images, evenly spaced in the order."""
+def _sample(pictures: PageImages, order: Sequence[int], side: int, pool: ThreadPoolExecutor) -> list[Image.Image]:
     places = np.unique(np.linspace(0, len(order) - 1, min(_SAMPLE, len(order))).astype(np.int64))
     read = pool.map(lambda place: pictures.read(order[place], side), places.tolist())
     return [picture for picture in read if not isinstance(picture, str)]
@@ -242,7 +243,7 @@ def _choose(
 
 
 def _make(
-    pictures: Pictures, order: Sequence[int], side: int, quality: int, pool: ThreadPoolExecutor, task: Task
+    pictures: PageImages, order: Sequence[int], side: int, quality: int, pool: ThreadPoolExecutor, task: Task
 ) -> Thumbnails:
     count = len(pictures.rows)
     tiles, sizes = np.full(count, -1, dtype=np.int32), np.zeros((count, 2), dtype=np.uint8)

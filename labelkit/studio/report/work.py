@@ -56,7 +56,7 @@ def build_labeling_data(
 
 
 def find_likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: int) -> NDArray[np.int16]:
-    """Return each image's likely groups, (m, c) int16, padded with -1: its own, then those with the nearest means.
+    """Return likely groups of the images, (m, c) int16 padded with -1: first its own, then those with nearest means.
 
     Args:
         features: (m, d) features of the images.
@@ -88,7 +88,7 @@ def list_suggested_images(
     seed: int,
     skipped: Set[int] = frozenset(),
 ) -> tuple[tuple[int, str], ...]:
-    """Return (image, reason) for each image to label next, most useful first; empty if every image has a label.
+    """List the images to label next as (image, reason), most useful first; empty if every image has a label.
 
     ``usable_labels`` are the labels of the images of the page; rows in ``skipped`` are suggested only if no others
     remain.

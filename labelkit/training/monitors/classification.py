@@ -29,7 +29,7 @@ class ClassificationMonitor(Monitor):
         """Classify the held-out images with a known class; images whose class has no output count as wrong."""
         if self._held_out is None:
             return {}
-        bank, labels, rows = self._held_out.bank, self._held_out.labels, self._held_out.known
+        bank, labels, rows = self._held_out.bank, self._held_out.labels, self._held_out.known_rows
         if not len(rows):
             return {}
         columns = np.array([self._column.get(int(label), -1) for label in labels[rows]], dtype=np.int64)

@@ -112,7 +112,7 @@ class ClusteringMonitor(_CategoryMonitor):
 def accuracy_metrics(
     truth: NDArray[np.int64], cluster_ids: NDArray[np.int64], old_classes: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Compute clustering accuracy (v2) and error rates on rows whose class is known; empty if there are none."""
+    """Compute clustering accuracy (v2) and error rates on the rows whose class is known; empty without such rows."""
     known = truth >= 0
     if not known.any():
         return {}

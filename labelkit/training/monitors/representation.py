@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.feature_probes import knn_votes
+from labelkit.algorithms.feature_probes import knn_probabilities
 from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import majority_accuracy
@@ -19,7 +19,7 @@ MAX_TABLE = 50_000_000
 
 @dataclass(frozen=True, eq=False)
 class RepresentationMonitor(Monitor):
-    """Monitor that scores features by kNN accuracy, and the method's clusterings against true classes.
+    """Monitor of the features' kNN accuracy and of the agreement between the method's clusterings and true classes.
 
     Features are the main network's embeddings in evaluation mode; the gallery consists of the training images whose
     class is known.
@@ -37,18 +37,19 @@ class RepresentationMonitor(Monitor):
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score clusterings and features; empty if no class is known."""
-        known, held_out = self.inputs.known, self.inputs.held_out
+        known, held_out = self.inputs.known_rows, self.inputs.held_out
         classes = self.inputs.truth[known]
-        metrics = group_scores(method, known, classes)
-        if held_out is None or not len(known) or not len(held_out.known):
+        metrics = score_clusterings(method, known, classes)
+        if held_out is None or not len(known) or not len(held_out.known_rows):
             return metrics
-        gallery = state.embed(method.main_network().embed, known, PassSettings(by_network=True)).numpy()
-        queries = state.embed(method.main_network().embed, held_out.known, PassSettings(bank=held_out.bank)).numpy()
+        embed = method.main_network().embed
+        gallery = state.embed(embed, known, PassSettings(by_network=True)).numpy()
+        queries = state.embed(embed, held_out.known_rows, PassSettings(bank=held_out.bank)).numpy()
         if not state.is_main:
             return metrics
         num_classes, k = self.num_classes, self.k
-        votes = knn_votes(queries, gallery, classes, num_classes=num_classes, k=k, temperature=self.temperature)
-        metrics["knn_accuracy"] = top_k_accuracy(votes, held_out.labels[held_out.known])
+        votes = knn_probabilities(queries, gallery, classes, num_classes=num_classes, k=k, temperature=self.temperature)
+        metrics["knn_accuracy"] = top_k_accuracy(votes, held_out.labels[held_out.known_rows])
         return metrics
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
@@ -62,12 +63,12 @@ class RepresentationMonitor(Monitor):
 
 
 def format_nmi(metrics: Mapping[str, float]) -> list[str]:
-    """Format the NMI of the clusterings for the progress line; empty if none was scored."""
+    """Format the NMI of the clusterings for the progress line; empty if no clustering was scored."""
     return [f"NMI {metrics['nmi']:.3f}"] if "nmi" in metrics else []
 
 
 def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
-    """Return a table of held-out kNN accuracy and mean clustering scores of training images; ``None`` without any."""
+    """Return a table of kNN accuracy (held-out images) and clustering scores (training images), or ``None``."""
     if "knn_accuracy" not in metrics and "nmi" not in metrics:
         return None
     groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
@@ -81,8 +82,8 @@ def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
     )
 
 
-def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np.int64]) -> dict[str, float]:
-    """Score each of a method's ``groupings`` against the classes (m,) of the rows (m,), and average the scores."""
+def score_clusterings(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np.int64]) -> dict[str, float]:
+    """Score a method's ``groupings`` against the true classes (m,) of rows (m,), and average the scores."""
     from sklearn import metrics
 
     scores: dict[str, float] = {}

@@ -12,7 +12,7 @@ from labelkit.formatting import percent
 from labelkit.metrics.retrieval import score_retrieval
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, PassSettings, ScoreTable, TrainState
-from labelkit.training.monitors.representation import format_nmi, group_scores, representation_table
+from labelkit.training.monitors.representation import format_nmi, representation_table, score_clusterings
 
 COLLAPSED = 0.02
 _POINT = 0.01
@@ -29,7 +29,7 @@ class RetrievalMonitor(Monitor):
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score clusterings and embeddings; empty if no class is known or none has two images."""
-        metrics = group_scores(method, self.inputs.known, self.inputs.truth[self.inputs.known])
+        metrics = score_clusterings(method, self.inputs.known_rows, self.inputs.truth[self.inputs.known_rows])
         found, embeddings = self._search(method.network.embed, state)
         metrics |= found
         if embeddings is None:
@@ -45,10 +45,10 @@ class RetrievalMonitor(Monitor):
     ) -> tuple[dict[str, float], NDArray[np.float32] | None]:
         """Score retrieval among the held-out images; empty if no class is known or none has two images."""
         held_out = self.inputs.held_out
-        classes = np.zeros(0, dtype=np.int64) if held_out is None else held_out.labels[held_out.known]
+        classes = np.zeros(0, dtype=np.int64) if held_out is None else held_out.labels[held_out.known_rows]
         if held_out is None or not len(classes) or np.bincount(classes).max() < 2:
             return {}, None
-        embeddings = state.embed(embed, held_out.known, PassSettings(bank=held_out.bank)).numpy()
+        embeddings = state.embed(embed, held_out.known_rows, PassSettings(bank=held_out.bank)).numpy()
         if not state.is_main:
             return {}, None
         scores = score_retrieval(embeddings, classes, ks=[k for k in self.ks if k < len(classes)])
@@ -60,7 +60,7 @@ class RetrievalMonitor(Monitor):
         recall = [f"R@1 {percent(metrics['recall_at_1'])}"] if "recall_at_1" in metrics else []
         return recall + format_nmi(metrics)
 
-    def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
+    def compare_with_start(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
         """Return a warning if training lowered a retrieval score by more than a point."""
         names = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
         worse = [name for name in names if name in after and after[name] < before.get(name, 0) - _POINT]

@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
-from labelkit.commands.cluster.options import (
-    KMeansConfig,
-    SSKMeansConfig,
-)
+from labelkit.commands.cluster.options import KMeansConfig, SSKMeansConfig
 from labelkit.commands.common.stable_ids import match_groups
-from labelkit.commands.discover.categories import discover_head
+from labelkit.commands.discover.categories import classify_by_logits
 from labelkit.commands.discover.options import DiscoverHeadConfig
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
@@ -113,8 +110,8 @@ def test_classes_of_a_classifier_keep_ids(make_named: MakeNamed) -> None:
 
     old = make_named("old.h5", images("ab"), logits=logits(images("ab"), "abc"))
     new = make_named("new.h5", images("abc"), logits=logits(images("abc"), "cba"))
-    discover_head(DiscoverHeadConfig(index=old.path))
-    discover_head(DiscoverHeadConfig(index=new.path, previous=old.path))
+    classify_by_logits(DiscoverHeadConfig(index=old.path))
+    classify_by_logits(DiscoverHeadConfig(index=new.path, previous=old.path))
     before, after = (read_result(store, "head").arrays["pseudo_labels"].tolist() for store in (old, new))
 
     assert after[:8] == before

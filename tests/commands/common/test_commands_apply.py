@@ -19,7 +19,7 @@ import pytest
 import torch
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common import apply as apply_module
-from labelkit.commands.common.apply import apply, apply_to_rows
+from labelkit.commands.common.apply import apply_to_rows, map_parallel
 from labelkit.commands.embed import embed
 from labelkit.errors import ConfigError, DatasetError, ResourceError
 from labelkit.options.embed import EmbedConfig
@@ -46,7 +46,7 @@ def test_a_process_that_dies_costs_nothing(tmp_path: Path) -> None:
     for number in (1, 2, 5):
         (tmp_path / f"die-{number}").touch()
 
-    found = dict(apply(partial(square, tmp_path), [0, 1, 2, 5, 6], processes=1))
+    found = dict(map_parallel(partial(square, tmp_path), [0, 1, 2, 5, 6], processes=1))
 
     assert found == {0: 0, 1: 1, 2: 4, 5: 25, 6: 36}
     assert not list(tmp_path.iterdir())
@@ -55,9 +55,9 @@ def test_a_process_that_dies_costs_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_faults_come_as_they_are_and_death_again_and_again_is_one(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="three: is odd"):
-        list(apply(partial(square, tmp_path), [1, 3], processes=2))
+        list(map_parallel(partial(square, tmp_path), [1, 3], processes=2))
     with pytest.raises(ResourceError, match="died 3 times in a row"):
-        list(apply(partial(square, tmp_path), [4], processes=2))
+        list(map_parallel(partial(square, tmp_path), [4], processes=2))
 
 
 def total(rows: StoredRows) -> float:
@@ -158,7 +158,7 @@ def test_without_ray_its_absence_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(ConfigError, match=r"labelkit-images\[ray\]"):
-        list(apply(abs, [1], processes=1, ray_address="local"))
+        list(map_parallel(abs, [1], processes=1, ray_address="local"))
 
 
 def test_a_cluster_that_is_not_there_is_told_before_any_work(
@@ -190,7 +190,7 @@ def apply_here(function: Any, items: Any, **options: Any) -> Iterator[tuple[Any,
     return ((item, function(item)) for item in items)
 
 
-@pytest.mark.parametrize("applied", [apply_here, pytest.param(apply, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("applied", [apply_here, pytest.param(map_parallel, marks=pytest.mark.slow)])
 def test_processes_embed_the_same_bytes(
     applied: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +200,7 @@ def test_processes_embed_the_same_bytes(
         Image.fromarray(dark).save(images / f"dark-{number}.png")  # of it next to nothing is left
     options = {"dataset": str(images), "backbone": "vit_nano_p8_32", "random_weights": True, "part_rows": 8}
     calls: list[dict[str, Any]] = []
-    monkeypatch.setattr(embed, "apply", lambda *given, **named: calls.append(named) or applied(*given, **named))
+    monkeypatch.setattr(embed, "map_parallel", lambda *given, **named: calls.append(named) or applied(*given, **named))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     said = {}
     for name, more in (("one", {"threads": 1}), ("two", {"processes": 9})):
@@ -230,7 +230,7 @@ def test_a_node_of_a_ray_cluster_that_dies_costs_nothing() -> None:
             time.sleep(1)
             return number * number
 
-        found = apply(slow_square, list(range(8)), processes=1, ray_address=cluster.address)
+        found = map_parallel(slow_square, list(range(8)), processes=1, ray_address=cluster.address)
         first = next(found)
         cluster.remove_node(other, allow_graceful=False)
         assert dict([first, *found]) == {number: number * number for number in range(8)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.labels import choose_usable_labels, override_listing_labels, override_store_labels
+from labelkit.commands.common.labels import choose_usable_labels, override_dataset_labels, override_store_labels
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.methods.discovery.options import SimGCDConfig
@@ -96,13 +96,13 @@ def test_a_listing_whose_folders_are_no_classes_takes_only_those_of_the_file(pho
     for label, names in (("x", ("x",)), ("ant", dataset.class_names)):
         table = write(tmp_path / "labels.csv", f"bee/01.png,{label}")
         with use_progress(heard):
-            assert override_listing_labels(hidden, table, own="keep").class_names == names
+            assert override_dataset_labels(hidden, table, own_labels="keep").class_names == names
     (told,) = (message for message in heard.messages if "ignored, even for evaluation" in message)
     assert str(table) in told
     # another spelling of the same class is that class
     decomposed = replace(hidden, class_names=(unicodedata.normalize("NFD", "Bär"), *dataset.class_names[1:]))
     table = write(tmp_path / "labels.csv", "bee/01.png,Bär")
-    assert override_listing_labels(decomposed, table, own="keep").class_names == decomposed.class_names
+    assert override_dataset_labels(decomposed, table, own_labels="keep").class_names == decomposed.class_names
 
 
 def test_a_start_folder_is_the_index_of_training(tmp_path: Path) -> None:

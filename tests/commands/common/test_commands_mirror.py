@@ -7,7 +7,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from labelkit.cli.main import main
-from labelkit.commands.common.mirror import _Mirror, mirror_addresses
+from labelkit.commands.common.mirror import _Mirror, mirror_urls
 from labelkit.commands.store_files.options import StatusConfig
 from labelkit.errors import Mismatch
 
@@ -57,7 +57,7 @@ def test_another_machine_fetches_a_store_once_and_uploads_only_its_results(
 @pytest.mark.parametrize("name", ["store.h5", "store.h5.results/k-means.h5"])
 def test_files_that_others_change_during_a_command_are_not_overwritten(name: str) -> None:
     assert cluster() == 0
-    with mirror_addresses(StatusConfig.model_validate({"index": URL})) as (local, upload):
+    with mirror_urls(StatusConfig.model_validate({"index": URL})) as (local, upload):
         assert isinstance(local, StatusConfig)
         assert local.index is not None
         result = local.index.with_name("store.h5.results") / "k-means.h5"
@@ -69,7 +69,7 @@ def test_files_that_others_change_during_a_command_are_not_overwritten(name: str
     assert error.where == f"memory://bucket/{name}"
     assert str(result.parent.parent) in error.problem
     assert fsspec.filesystem("memory").cat_file(f"/bucket/{name}") == b"theirs"
-    with pytest.raises(Mismatch), mirror_addresses(StatusConfig.model_validate({"index": URL})):
+    with pytest.raises(Mismatch), mirror_urls(StatusConfig.model_validate({"index": URL})):
         pass  # also the next command keeps both
     assert result.read_bytes() == b"ours"
 
@@ -146,7 +146,7 @@ def test_a_table_beside_the_store_is_replaced_and_other_files_are_not_fetched(
     system.pipe_file("/bucket/store.x.h5", b"theirs")
     for folder in ("here", "there"):
         monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / folder))
-        with mirror_addresses(StatusConfig.model_validate({"index": URL})) as (local, upload):
+        with mirror_urls(StatusConfig.model_validate({"index": URL})) as (local, upload):
             assert isinstance(local, StatusConfig)
             assert local.index is not None
             local.index.with_name("store.answer.csv").write_text(folder)
@@ -207,7 +207,7 @@ def test_a_second_command_on_the_machine_is_refused_and_names_the_url(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("labelkit.store.parts.LOCK_SECONDS", 0.0)
-    with mirror_addresses(StatusConfig.model_validate({"index": URL})):
+    with mirror_urls(StatusConfig.model_validate({"index": URL})):
         assert main(["status", "--index", URL]) == 6
     assert f"error: {URL}: is used by another command on this machine." in capsys.readouterr().err
 
@@ -218,7 +218,7 @@ def test_a_changed_file_of_the_same_size_is_fetched_again_after_an_interrupted_f
 ) -> None:
     system = fsspec.filesystem("memory")
     system.pipe_file("/bucket/store.h5.results/a.h5", b"old")
-    with mirror_addresses(StatusConfig.model_validate({"index": URL})):
+    with mirror_urls(StatusConfig.model_validate({"index": URL})):
         system.pipe_file("/bucket/store.h5.results/a.h5", b"new")
 
     def interrupt(*arguments: Any, save: Any = _Mirror._save) -> None:
@@ -228,9 +228,9 @@ def test_a_changed_file_of_the_same_size_is_fetched_again_after_an_interrupted_f
 
     with monkeypatch.context() as patch:
         patch.setattr(_Mirror, "_save", interrupt)
-        with pytest.raises(KeyboardInterrupt), mirror_addresses(StatusConfig.model_validate({"index": URL})):
+        with pytest.raises(KeyboardInterrupt), mirror_urls(StatusConfig.model_validate({"index": URL})):
             pass
-    with mirror_addresses(StatusConfig.model_validate({"index": URL})) as (local, _):
+    with mirror_urls(StatusConfig.model_validate({"index": URL})) as (local, _):
         assert isinstance(local, StatusConfig)
         assert local.index is not None
         assert (local.index.with_name("store.h5.results") / "a.h5").read_bytes() == b"new"

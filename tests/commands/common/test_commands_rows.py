@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from labelkit.commands.common.embeddings import check_features, normalize_embeddings
+from labelkit.commands.common.embeddings import load_finite_embeddings, normalize_embeddings
 from tests.running import MakeStore
 
 
@@ -17,5 +17,5 @@ def test_rows_of_any_length_keep_their_direction(length: float) -> None:
 def test_all_rows_are_mapped_and_any_order_is_kept(make_store: MakeStore) -> None:
     values = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     store = make_store(values)
-    assert np.shares_memory(check_features(store, np.arange(3)), store.embeddings)
-    np.testing.assert_array_equal(check_features(store, np.array([2, 0, 1])), values[[2, 0, 1]])
+    assert np.shares_memory(load_finite_embeddings(store, np.arange(3)), store.embeddings)
+    np.testing.assert_array_equal(load_finite_embeddings(store, np.array([2, 0, 1])), values[[2, 0, 1]])

@@ -12,4 +12,4 @@ def test_a_group_whose_name_became_that_of_a_class_gets_another() -> None:
     now = StableIds(ids=np.array([0, 1, 2]), num_ids=3, earlier=earlier, shared=9, kept=[0, 1])
 
     # a person labeled a few images of the group by its name, and these are a group of their own now
-    assert now.names(np.array([0, -1, 1]), ["cat", "new-1"]) == ["cat", "new-2", "new-1"]
+    assert now.name_ids(np.array([0, -1, 1]), ["cat", "new-1"]) == ["cat", "new-2", "new-1"]

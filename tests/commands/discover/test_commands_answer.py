@@ -14,8 +14,12 @@ from labelkit.commands.cluster.options import SSKMeansConfig
 from labelkit.commands.discover import calibrate as calibrate_module
 from labelkit.commands.discover import categories
 from labelkit.commands.discover.answer import COLUMNS, _estimate_new_fraction, predict_images
-from labelkit.commands.discover.calibrate import calibrate, collect_hidden_label_evidence, collect_labeled_evidence
-from labelkit.commands.discover.categories import discover_categories, discover_head
+from labelkit.commands.discover.calibrate import (
+    collect_held_out_evidence,
+    collect_unused_label_evidence,
+    fit_calibration,
+)
+from labelkit.commands.discover.categories import classify_by_logits, discover_categories
 from labelkit.commands.discover.grouping import Grouping
 from labelkit.commands.discover.label_weights import drop_low_weight_labels
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
@@ -57,6 +61,27 @@ def build(make_store: Any) -> Build:
 
 def answer(store: EmbeddingStore, **options: Any) -> Any:
     return predict_images(DiscoverAnswerConfig(index=store.path, **options)).to_json()
+
+
+def test_a_class_that_is_ruled_out_for_an_image_is_not_predicted_and_others_keep_their_confidence(
+    build: Build, tmp_path: Path
+) -> None:
+    store, table = build(), tmp_path / "not.csv"
+    answer(store, min_confidence=0.5)
+    before = read_table(store.path.with_name("made.answer.csv"))
+    first, every = before[0]["path"], list(read_result(store, "answer").arrays["names"])
+    second = before[1]["path"]
+    table.write_text(f"path,label\n{first},class-0\n{first},other\n" + "".join(f"{second},{name}\n" for name in every))
+    answer(store, min_confidence=0.5, ruled_out=table, result="again")
+    after = read_table(store.path.with_name("made.again.csv"))
+
+    assert before[2:] == after[2:]
+    assert (before[0]["label_or_group"], before[0]["runner_up"]) == ("class-0", after[0]["label_or_group"])
+    second_confidence = float(before[0]["confidence"]) - float(before[0]["margin"])
+    assert float(after[0]["confidence"]) == pytest.approx(second_confidence, abs=2e-4)  # rounded
+    assert "class-0" not in (after[0]["runner_up"], after[0]["best_class"])
+    assert [row["kind"] for row in after[:2]] == ["unsure", "unsure"]
+    assert float(after[1]["confidence"]) == 0
 
 
 def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
@@ -172,16 +197,16 @@ def test_chances_of_hidden_labels_add_up_to_how_many_are_right(rng: np.random.Ge
     labels = np.where(np.arange(200) < 60, truth, -1)
     judge, groups = RefittableClassifier(features, labels), np.arange(5)
 
-    evidence = collect_hidden_label_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
+    evidence = collect_held_out_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
 
     assert evidence.weights.sum() == pytest.approx(evidence.num_labels)
-    found = calibrate(evidence)
+    found = fit_calibration(evidence)
     assert found.cautious > found.likeliest
     assert found.after is not None
     assert found.after.ece < 0.15
     # hidden for the evidence, labels are there for the answers: by more of them, these are surer
     assert evidence.more_labels == pytest.approx((1 + 1 / 12) / (1 + 1 / 8))
-    fitted = calibrate(replace(evidence, more_labels=1.0)).likeliest
+    fitted = fit_calibration(replace(evidence, more_labels=1.0)).likeliest
     assert found.likeliest == pytest.approx(fitted * evidence.more_labels)
 
 
@@ -223,7 +248,7 @@ def test_rows_of_a_hidden_class_are_named_wrongly_where_there_is_no_new_group(rn
     features = (np.eye(5)[truth] + rng.normal(0, 0.2, (200, 5))).astype(np.float32)
     labels = np.where(np.arange(200) < 60, truth, -1)
 
-    evidence = collect_hidden_label_evidence(
+    evidence = collect_held_out_evidence(
         RefittableClassifier(features, labels), labels, truth, np.arange(5), 0.1, min_size=1, seed=0
     )
 
@@ -236,7 +261,7 @@ def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_grou
     shares = np.array([[0.1, 0.9, 0], [0.2, 0.8, 0], [0.3, 0.7, 0], [0.9, 0.1, 0], [0.8, 0.1, 0.1]])
     groups = np.array([4, -1, -1])  # the class of the first group; the others are new
 
-    found = collect_labeled_evidence(shares, groups, np.array([7, 7, 7, 4, -1]))
+    found = collect_unused_label_evidence(shares, groups, np.array([7, 7, 7, 4, -1]))
 
     assert found.correct.tolist() == [1, 1, 1, 1]
     assert found.of_new.tolist() == [True, True, True, False]
@@ -366,7 +391,7 @@ def test_head_is_answered_through_the_features_and_says_that_its_network_saw_the
 ) -> None:
     labels = np.repeat(np.arange(CLASSES), PER_CLASS)
     store = build(clustered=False, logits=np.eye(CLASSES)[labels])
-    discover_head(DiscoverHeadConfig(index=store.path))
+    classify_by_logits(DiscoverHeadConfig(index=store.path))
 
     done = labelkit("discover", "answer", "--index", store.path, "--json")
 
@@ -600,7 +625,7 @@ def test_labels_that_count_are_hidden_before_corrections_which_groups_are_made_w
     )
     judge = RefittableClassifier(features, labels, weights)
 
-    evidence = collect_hidden_label_evidence(judge, labels, truth, np.arange(5), 0.0, min_size=1, seed=0)
+    evidence = collect_held_out_evidence(judge, labels, truth, np.arange(5), 0.0, min_size=1, seed=0)
 
     assert evidence.weights.sum() == pytest.approx(evidence.num_labels)
     assert all((kept[30:] == -1).all() and (kept[:30] >= 0).any() for kept in seen)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.algorithms import unlabeled_classes
-from labelkit.algorithms.unlabeled_classes import NewClassShare, estimate_unlabeled_groups
+from labelkit.algorithms.unlabeled_classes import NewClassShare, estimate_accuracy_by_num_groups
 from labelkit.commands.discover import num_classes
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.label_weights import (
-    keep_informative_rows,
+    downweight_group_labels,
+    informative_label_mask,
     surrounded_labels_message,
-    weigh_surrounded_labels,
 )
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.errors import DatasetError
@@ -67,15 +67,15 @@ def test_labels_of_a_group_that_was_labeled_as_a_whole_count_as_two() -> None:
     rows, labels = unit(blob_rows()), np.full(100, -1)
     labels[:20], labels[[20, 21]], labels[[40, 41]] = 0, 1, 2
 
-    weights, kept = weigh_surrounded_labels(rows, labels), keep_informative_rows(rows, labels)
+    weights, kept = downweight_group_labels(rows, labels), informative_label_mask(rows, labels)
 
     assert weights[:20].sum() == pytest.approx(2)
     assert (weights[20:] == 1).all()
     assert kept[:20].sum() == 2
     assert kept[20:].all()
     # where most images are labeled, all labels are among others
-    assert (weigh_surrounded_labels(rows, np.where(np.arange(100) % 3 > 0, 0, -1)) == 1).all()
-    assert (weigh_surrounded_labels(rows, np.where(np.arange(100) % 3 > 0, -1, 0)) == 1).all()
+    assert (downweight_group_labels(rows, np.where(np.arange(100) % 3 > 0, 0, -1)) == 1).all()
+    assert (downweight_group_labels(rows, np.where(np.arange(100) % 3 > 0, -1, 0)) == 1).all()
     assert surrounded_labels_message(1) == "1 label counts less, because most images around it are labeled, too"
     assert surrounded_labels_message(12) == "12 labels count less, because most images around them are labeled, too"
 
@@ -87,9 +87,9 @@ def test_two_labels_of_a_whole_group_are_used_to_estimate_the_number_of_classes(
 
     def watch(rows: Any, labels: Any, *more: Any, **options: Any) -> Any:
         used.append(int((labels >= 0).sum()))
-        return estimate_unlabeled_groups(rows, labels, *more, **options)
+        return estimate_accuracy_by_num_groups(rows, labels, *more, **options)
 
-    monkeypatch.setattr(num_classes, "estimate_unlabeled_groups", watch)
+    monkeypatch.setattr(num_classes, "estimate_accuracy_by_num_groups", watch)
     store = make_blobs(labeled=[int(i < 20 or (i < 60 and i % 10 < 3)) for i in range(100)])
 
     assert categories(store)["num_classes"] == 5

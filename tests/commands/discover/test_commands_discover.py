@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.algorithms.num_classes import estimate_num_classes
-from labelkit.commands.discover.categories import discover_categories, discover_head
+from labelkit.commands.discover.categories import classify_by_logits, discover_categories
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.errors import ConfigError, OutputExistsError, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -93,7 +93,7 @@ def test_the_head_takes_the_largest_logit_and_its_confidence(make_store: Any) ->
     logits = np.array([[0.5, 0.3, 0.1], [0.2, 0.2, 0.9], [-0.4, 0.0, -0.1]])
     store = make_store(np.eye(3), labels=[0, 1, 1], labeled=[1, 0, 0], old_classes=[1, 0], logits=logits)
 
-    result: dict[str, Any] = discover_head(DiscoverHeadConfig(index=store.path, temperature=0.1)).to_json()
+    result: dict[str, Any] = classify_by_logits(DiscoverHeadConfig(index=store.path, temperature=0.1)).to_json()
 
     stored = read_result(store, "head")
     assert stored.arrays["pseudo_labels"].tolist() == [0, 2, 1]
@@ -110,7 +110,7 @@ def test_the_head_takes_the_largest_logit_and_its_confidence(make_store: Any) ->
 def test_old_columns_are_named_by_class_order_not_by_number(make_store: Any) -> None:
     columns: dict[str, Any] = {"labels": [0, 1, 2], "labeled": [0, 1, 1], "old_classes": [0, 1, 1], "logits": np.eye(3)}
 
-    made: Any = discover_head(DiscoverHeadConfig(index=make_store(np.eye(3), **columns).path)).to_json()
+    made: Any = classify_by_logits(DiscoverHeadConfig(index=make_store(np.eye(3), **columns).path)).to_json()
 
     assert [row["name"] for row in made["classes"]] == ["class-1", "class-2", "new-1"]
 
@@ -118,7 +118,7 @@ def test_old_columns_are_named_by_class_order_not_by_number(make_store: Any) -> 
 def test_the_head_of_a_trained_run_is_its_classifier(index: Path) -> None:
     store = open_store(index)
 
-    discover_head(DiscoverHeadConfig(index=index))
+    classify_by_logits(DiscoverHeadConfig(index=index))
 
     np.testing.assert_array_equal(
         read_result(store, "head").arrays["pseudo_labels"], store.extras["logits"].argmax(axis=1)
@@ -130,7 +130,7 @@ def test_a_store_without_logits_has_no_head(make_store: Any) -> None:
     store = make_store(np.eye(3))
 
     with pytest.raises(StoreError, match="is missing") as caught:
-        discover_head(DiscoverHeadConfig(index=store.path))
+        classify_by_logits(DiscoverHeadConfig(index=store.path))
 
     assert caught.value.where == f"{store.path}:/logits"
     assert "discover categories" in caught.value.remedy

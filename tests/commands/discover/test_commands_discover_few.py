@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from labelkit.commands.discover.few import discover_lmcs, discover_snowball
 from labelkit.commands.discover.few_options import DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.data.splits import ClassLabels, few_labels_split
-from labelkit.methods.few_labels.critical_samples import discover_critical
-from labelkit.methods.few_labels.snowball_search import discover_confident
+from labelkit.data.splits import ClassLabels, make_few_labels_split
+from labelkit.methods.few_labels.critical_samples import discover_critical_samples
+from labelkit.methods.few_labels.snowball_search import discover_confident_samples
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ def write_labels(path: Path, labels: dict[int, str]) -> Path:
 
 def test_result_and_table_hold_what_the_algorithm_finds_each_time(store: EmbeddingStore) -> None:
     told = snowball(store, rounds=2)
-    expected = discover_confident(blob_rows(), LABELS, "double", 2)
+    expected = discover_confident_samples(blob_rows(), LABELS, "double", 2)
     result = read_result(store, "snowball")
     arrays = result.arrays
 
@@ -65,7 +65,7 @@ def test_result_and_table_hold_what_the_algorithm_finds_each_time(store: Embeddi
     assert arrays["discovered_scores"].tolist() == expected.distance.tolist()
     assert arrays["discovered_round"].tolist() == expected.round.tolist()
     assert arrays["discovered_rank"].tolist() == expected.rank.tolist()
-    assert arrays["pseudo_labels"].tolist() == expected.added_to(LABELS).tolist()
+    assert arrays["pseudo_labels"].tolist() == expected.fill_in(LABELS).tolist()
     assert arrays["names"] == ["class-0", "class-1", "class-2"]
     assert np.flatnonzero(arrays["sources"] == 1).tolist() == np.flatnonzero(LABELED).tolist()
     assert np.flatnonzero(arrays["sources"] == 2).tolist() == sorted(expected.indices.tolist())
@@ -87,7 +87,7 @@ def test_result_and_table_hold_what_the_algorithm_finds_each_time(store: Embeddi
 def test_critical_samples_come_with_soft_labels_entropies_and_the_options(store: EmbeddingStore) -> None:
     lmcs(store, count=9)
     result = read_result(store, "lmcs")
-    expected = discover_critical(blob_rows(), LABELS, 9)
+    expected = discover_critical_samples(blob_rows(), LABELS, 9)
 
     assert result.arrays["discovered_rows"].tolist() == expected.indices.tolist()
     assert result.arrays["discovered_soft"].tolist() == expected.soft.tolist()
@@ -111,14 +111,14 @@ def test_critical_samples_come_with_soft_labels_entropies_and_the_options(store:
 )
 def test_snowball_options_reach_the_algorithm(store: EmbeddingStore, options: dict[str, Any]) -> None:
     snowball(store, **options)
-    expected = discover_confident(blob_rows(), LABELS, **options)
+    expected = discover_confident_samples(blob_rows(), LABELS, **options)
     assert read_result(store, "snowball").arrays["discovered_rows"].tolist() == expected.indices.tolist()
 
 
 @pytest.mark.parametrize("options", [{"criterion": "min_entropy"}, {"confine": False}, {"balance": "global"}])
 def test_lmcs_options_reach_the_algorithm(store: EmbeddingStore, options: dict[str, Any]) -> None:
     lmcs(store, count=9, rounds=2, **options)
-    expected = discover_critical(blob_rows(), LABELS, 9, 2, **options)
+    expected = discover_critical_samples(blob_rows(), LABELS, 9, 2, **options)
     assert read_result(store, "lmcs").arrays["discovered_rows"].tolist() == expected.indices.tolist()
 
 
@@ -126,7 +126,7 @@ def test_stores_of_other_networks_are_fused(store: EmbeddingStore, make_store: A
     others = [make_store(blob_rows(seed), name=f"other-{seed}.h5") for seed in (1, 2)]
     snowball(store, fuse_with=tuple(other.path for other in others), fusion="rank", count=12)
 
-    expected = discover_confident([blob_rows(), blob_rows(1), blob_rows(2)], LABELS, 12, fusion="rank")
+    expected = discover_confident_samples([blob_rows(), blob_rows(1), blob_rows(2)], LABELS, 12, fusion="rank")
     result = read_result(store, "snowball")
     assert result.arrays["discovered_rows"].tolist() == expected.indices.tolist()
     assert result.arrays["discovered_scores"].tolist() == expected.distance.tolist()
@@ -141,7 +141,7 @@ def test_only_rows_of_the_split_are_used(make_store: Any) -> None:
     snowball(made, split="train", count=9)
 
     rows = np.flatnonzero(splits == 0)
-    expected = discover_confident(blob_rows()[rows], LABELS[rows], 9)
+    expected = discover_confident_samples(blob_rows()[rows], LABELS[rows], 9)
     assert read_result(made, "snowball").arrays["discovered_rows"].tolist() == rows[expected.indices].tolist()
 
 
@@ -154,7 +154,7 @@ def test_labels_of_a_file_add_to_those_of_the_store_or_replace_them(
 
     labels = LABELS.copy() if own_labels else np.full(60, -1)
     labels[[5, 25, 45, 46]] = [0, 1, 2, 2]
-    expected = discover_confident(blob_rows(), labels, 8)
+    expected = discover_confident_samples(blob_rows(), labels, 8)
     result = read_result(store, "near")
     assert told["labels"] == (labels >= 0).sum()
     assert result.arrays["discovered_rows"].tolist() == expected.indices.tolist()
@@ -176,7 +176,7 @@ def test_a_store_without_labels_takes_its_classes_from_the_file(make_store: Any,
 def test_report_counts_errors_against_the_hidden_labels(store: EmbeddingStore) -> None:
     told = snowball(store, rounds=2, per_class=6)
     truth = told["truth"]
-    found = discover_confident(blob_rows(), LABELS, 18, 2)
+    found = discover_confident_samples(blob_rows(), LABELS, 18, 2)
     wrong = found.labels != TRUTH[found.indices]
 
     assert [(row["quota"], row["taken"]) for row in told["per_class"]] == [(6, 6)] * 6  # in each of two rounds
@@ -279,7 +279,7 @@ def test_labels_that_are_not_there_are_refused(
 
 def test_labels_are_drawn_to_measure(store: EmbeddingStore) -> None:
     told = snowball(store, num_labels=6, label_seed=3)
-    split = few_labels_split(ClassLabels(TRUTH, np.ones(60, dtype=bool), 3), total=6, seed=3)
+    split = make_few_labels_split(ClassLabels(TRUTH, np.ones(60, dtype=bool), 3), total=6, seed=3)
 
     assert (read_result(store, "snowball").arrays["sources"] == 1).tolist() == split.labeled.tolist()
     assert told["labels"] == 6

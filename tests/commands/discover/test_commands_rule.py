@@ -8,7 +8,7 @@ from labelkit.algorithms import few_label_classifier as classify
 from labelkit.algorithms.answer_rule import (
     LinearSoftmaxClassifier,
     PredictionRule,
-    blend_classifier,
+    blend_with_classifier,
     build_nearest_mean_classifier,
     build_nearest_mean_rule,
 )
@@ -92,7 +92,7 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
     judge, class_of_group = RefittableClassifier(features, labels), np.array([0, 1, -1])
     shares = judge.probabilities(labels, ids, class_of_group)
     rule = replace(judge.build_rule(labels, ids, class_of_group, shares, group_weight=0.7), square_roots=positive)
-    kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}
+    kept = {**rule.to_arrays(), "new_classes": np.array([0, 0, 1])}
 
     found = PredictionRule.from_arrays(kept, {"temperature": 0.6})
 
@@ -120,8 +120,12 @@ def test_the_classifier_gives_away_what_new_groups_lose() -> None:
     shares, by_class = np.array([[0.2, 0.3, 0.5]]), np.array([[0.9, 0.1]])
     columns, is_new = np.array([0, 1]), np.array([False, False, True])
 
-    half = blend_classifier(shares, by_class, columns, is_new, share=0.5, group_weight=0.4, own_group=1.0)
-    own = blend_classifier(shares, by_class, columns, is_new, share=1.0, group_weight=0.4, own_group=3.0)
+    half = blend_with_classifier(
+        shares, by_class, columns, is_new, classifier_share=0.5, group_weight=0.4, own_group=1.0
+    )
+    own = blend_with_classifier(
+        shares, by_class, columns, is_new, classifier_share=1.0, group_weight=0.4, own_group=3.0
+    )
 
     # of .5 that the known groups have, half goes by the classifier, with the .3 that the new one loses
     np.testing.assert_allclose(half, [[0.1 + (0.25 + 0.3) * 0.9, 0.15 + (0.25 + 0.3) * 0.1, 0.2]])
@@ -143,7 +147,7 @@ def test_square_roots_count_whatever_the_length_of_an_image() -> None:
 
 def test_groups_name_the_nearest_mean_without_a_confidence() -> None:
     features = np.array([[1, 0], [0, 1], [0.1, 1]], dtype=np.float32)
-    rule = build_nearest_mean_rule(features, np.array([0, 2, 2]), np.array([False, True, True]), scaled=False)
+    rule = build_nearest_mean_rule(features, np.array([0, 2, 2]), np.array([False, True, True]), unit_rows=False)
 
     found = rule.predict(np.array([[0.9, 0.2], [0.2, 0.9]], dtype=np.float32), features)
 

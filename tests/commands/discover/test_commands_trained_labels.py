@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.store.embeddings import label_keys, open_store
+from labelkit.store.embeddings import encode_image_set, open_store
 from tests.row_heads import BATCHES
 from tests.running import Labelkit
 
@@ -130,8 +130,8 @@ def test_head_knows_the_classes_that_labels_of_a_file_named(labelkit: Labelkit, 
 
 def test_keys_of_images_are_those_of_names_and_of_known_files() -> None:
     known, unknown = np.full((1, 32), 7, dtype=np.uint8), np.zeros((1, 32), dtype=np.uint8)
-    by_name = label_keys(["a.png"], unknown)
-    assert by_name == label_keys(["a.png"], None)
+    by_name = encode_image_set(["a.png"], unknown)
+    assert by_name == encode_image_set(["a.png"], None)
     assert len(by_name) == 16
-    assert label_keys(["a.png"], known) == "".join(sorted([by_name, "07" * 8]))
-    assert label_keys([], None, by_name, by_name) == by_name
+    assert encode_image_set(["a.png"], known) == "".join(sorted([by_name, "07" * 8]))
+    assert encode_image_set([], None, by_name, by_name) == by_name

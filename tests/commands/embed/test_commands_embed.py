@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.commands.common.initialize import describe_weights
+from labelkit.commands.common.initialize import report_loaded_weights
 from labelkit.commands.common.networks import load_run_network
 from labelkit.commands.embed.embed import embed_images
 from labelkit.errors import DatasetError, OutputExistsError
@@ -19,7 +19,7 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.progress import Progress, Task, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writing import EmbeddingRun
-from labelkit.training.compute_device import compute_device, default_batch_size
+from labelkit.training.compute_device import default_batch_size, resolve_device
 from PIL import Image
 from safetensors.torch import save_file
 from tests.running import Heard
@@ -248,7 +248,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert plan["config"]["out"] == str(tmp_path / "x.h5")
     assert plan["parameters"] > 0
     assert plan["estimated_minutes"] >= 0
-    assert plan["batch_size"] == default_batch_size(compute_device("auto"))
+    assert plan["batch_size"] == default_batch_size(resolve_device("auto"))
     assert plan["memory_mib"] > 0
     assert all(f"\n{name} " in shown for name in EmbedConfig.model_fields)
     assert list(tmp_path.iterdir()) == []
@@ -326,7 +326,7 @@ def test_how_images_are_prepared_is_said_of_a_weights_file(prefix: str, hint: st
     network.backbone.source, network.backbone.load_report = "w.pth", LoadReport((), (), (), prefix)
 
     with use_progress(heard := Heard()):
-        describe_weights(network)
+        report_loaded_weights(network)
 
     # timm: crop_pct 0.9 of the default tag
     text = "images are preprocessed as for vit_small_patch16_224.augreg_in21k_ft_in1k (resized to 35, cropped to 32; "

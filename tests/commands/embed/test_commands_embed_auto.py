@@ -10,7 +10,7 @@ from labelkit.cli.main import main
 from labelkit.commands.common.networks import load_recorded_network
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.weights import published
-from labelkit.models.weights.published import buildable_name, recorded_name
+from labelkit.models.weights.published import buildable_name, recorded_network_name
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from PIL import Image
@@ -38,7 +38,7 @@ def test_best_network_at_hand_embeds_and_is_found_again(
     assert "backbone tf_efficientnet_lite0.in1k+tf_efficientnet_lite2.in1k: the weights of both networks are on" in said
     model = open_store(out).model
     assert model.source == " + ".join(published.PACKAGES[number].source for number in (0, 2))
-    assert load_recorded_network(model, None).identity({}).differences(model) == []
+    assert load_recorded_network(model, None).build_identity({}).differences(model) == []
 
 
 def test_images_are_prepared_as_the_store_says_when_the_default_has_changed_since(
@@ -53,7 +53,7 @@ def test_images_are_prepared_as_the_store_says_when_the_default_has_changed_sinc
     found = load_recorded_network(old, None)
 
     assert found.view.resize_ratio == 1.25
-    assert found.identity({}).differences(old) == []
+    assert found.build_identity({}).differences(old) == []
 
 
 def test_without_any_weights_one_error_names_both_ways(
@@ -91,15 +91,21 @@ def test_weights_of_a_file_are_not_called_published_ones(pictures: Path, tmp_pat
 
     model = open_store(out).model
     assert (model.name, model.source) == ("resnet18 (prepared like .a1_in1k)", "mine.safetensors")
-    assert load_recorded_network(model, None).identity({}).differences(model) == []
+    assert load_recorded_network(model, None).build_identity({}).differences(model) == []
 
 
 def test_weights_with_the_digest_of_published_ones_have_their_name() -> None:
     package = published.PACKAGES[0]
-    assert recorded_name(package.backbone, package.sha256, "renamed.pth") == package.backbone
-    assert recorded_name(package.backbone, "0" * 64, "renamed.pth") == "tf_efficientnet_lite0 (prepared like .in1k)"
-    assert recorded_name("vit_small_patch16_224.dino", "0" * 64, "hf://x/y.safetensors") == "vit_small_patch16_224.dino"
-    assert recorded_name("resnet18", "0" * 64, "mine.pth") == "resnet18"
+    assert recorded_network_name(package.backbone, package.sha256, "renamed.pth") == package.backbone
+    assert (
+        recorded_network_name(package.backbone, "0" * 64, "renamed.pth")
+        == "tf_efficientnet_lite0 (prepared like .in1k)"
+    )
+    assert (
+        recorded_network_name("vit_small_patch16_224.dino", "0" * 64, "hf://x/y.safetensors")
+        == "vit_small_patch16_224.dino"
+    )
+    assert recorded_network_name("resnet18", "0" * 64, "mine.pth") == "resnet18"
     assert buildable_name("tf_efficientnet_lite0 (prepared like .in1k)") == package.backbone
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from labelkit.commands.evaluate.dense import FrozenNetwork
 from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
-from labelkit.commands.evaluate.patch_clusters import match_by_iou
+from labelkit.commands.evaluate.patch_clusters import match_clusters_by_iou
 from labelkit.commands.evaluate.segmentation import train_segmenter
-from labelkit.commands.evaluate.tracking import frame_size
+from labelkit.commands.evaluate.tracking import compute_frame_size
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
 from PIL import Image
@@ -82,7 +82,7 @@ def test_tuning_trains_the_backbone_and_not_the_head_alone(labelkit: Any, folder
     dataset = load_dataset(str(folder), data_root=folder)
 
     frozen = FrozenNetwork(network, 32, 8)
-    tuned, _ = train_segmenter(config, frozen, dataset, dataset.in_split("train"), 1e-3, seed=0)
+    tuned, _ = train_segmenter(config, frozen, dataset, dataset.rows_in_split("train"), 1e-3, seed=0)
 
     assert all(value.equal(before[name]) for name, value in network.state_dict().items())
     # a step of AdamW moves every number that has a gradient by the rate, and those of the backbone have one
@@ -107,10 +107,10 @@ def test_groups_are_matched_by_iou_one_to_one_or_each_on_its_own() -> None:
     # pixels: group 0 is mostly background, yet group 1 fits it better
     counts = np.array([[50, 30], [45, 0]])
     # one to one: 50/95 + 0/75 = .53 against 30/80 + 45/95 = .85 (unions 125, 80, 95)
-    assert match_by_iou(counts).tolist() == [1, 0]
-    assert match_by_iou(np.array([[50, 30], [45, 0], [0, 9]])).tolist() == [0, 0, 1]
+    assert match_clusters_by_iou(counts).tolist() == [1, 0]
+    assert match_clusters_by_iou(np.array([[50, 30], [45, 0], [0, 9]])).tolist() == [0, 0, 1]
     # a group that shares nothing with its class is background
-    assert match_by_iou(np.array([[9, 0, 0], [9, 0, 0], [0, 0, 0]])).tolist() == [0, 0, 0]
+    assert match_clusters_by_iou(np.array([[9, 0, 0], [9, 0, 0], [0, 0, 0]])).tolist() == [0, 0, 0]
 
 
 def test_objects_that_keep_their_colors_are_followed(labelkit: Any, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_objects_that_keep_their_colors_are_followed(labelkit: Any, tmp_path: Pa
 def test_frames_are_resized_as_published(
     height: int, width: int, short_side: int, patch: int, expected: tuple[int, int]
 ) -> None:
-    assert frame_size(height, width, short_side, patch) == expected
+    assert compute_frame_size(height, width, short_side, patch) == expected
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> 
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     before = {name: value.clone() for name, value in network.backbone.state_dict().items()}
     dataset = load_dataset("coco_2017", data_root=root)
-    rows = dataset.in_split("train")
+    rows = dataset.rows_in_split("train")
 
     trained: Any = train_detector(_plan(tune=tune), network, dataset, rows, Runtime(device="cpu"), seed=0)
 
@@ -92,7 +92,9 @@ def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> 
 def test_training_leaves_the_statistics_of_batch_normalization_as_they_are(root: Path) -> None:
     network = BackboneNetwork("resnet18", seed=0).eval()
     dataset = load_dataset("coco_2017", data_root=root)
-    trained: Any = train_detector(_plan(), network, dataset, dataset.in_split("train"), Runtime(device="cpu"), seed=0)
+    trained: Any = train_detector(
+        _plan(), network, dataset, dataset.rows_in_split("train"), Runtime(device="cpu"), seed=0
+    )
     before, after = network.backbone.state_dict(), trained.backbone.backbone.state_dict()
     statistics = [name for name in before if "running" in name]
     assert len(statistics) == 40

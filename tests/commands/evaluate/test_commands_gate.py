@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.commands.common.gate import check_score_limits, collect_scores_by_name, find_matching_scores
-from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.common.results import CommandResult
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.options.gate import GateConfig
 from labelkit.store.results import write_result
@@ -30,7 +30,7 @@ def grouped(make_store: Any) -> Path:
 def gated(values: dict[str, Any], **options: Any) -> tuple[dict[str, Any], Any]:
     """JSON and error of a made-up result under a gate."""
     config = EvaluateClusteringConfig(index="made.h5", **options)
-    result, error = check_score_limits(config, SimpleResult(values))
+    result, error = check_score_limits(config, CommandResult(values))
     return result.to_json(), error
 
 

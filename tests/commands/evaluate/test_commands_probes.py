@@ -39,7 +39,7 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
     assert judged is not None
     of_run = {"num_workers": 0, "max_bad_fraction": 0.0}
     train, test = (
-        EvalImages.for_network(images, network, torch.device("cpu"), **of_run).labeled()
+        EvalImages.for_network(images, network, torch.device("cpu"), **of_run).select_labeled()
         for images in (prepared.dataset, judged)
     )
     with seeded_init(0):
@@ -48,18 +48,18 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
     for epoch, lr in enumerate((0.1, 0.01)):
         optimizer.param_groups[0]["lr"] = lr
         order = keyed_generator(0, "probes", epoch).permutation(train.rows)
-        for batch in train.batches(ViewSpec(32), order, 50, seed=0, epoch=epoch):
+        for batch in train.load_batches(ViewSpec(32), order, 50, seed=0, epoch=epoch):
             with torch.no_grad():
                 features = network.embed(batch.images)
-            loss = torch.nn.functional.cross_entropy(linear(features), train.classes(batch.rows))
+            loss = torch.nn.functional.cross_entropy(linear(features), train.get_labels(batch.rows))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     right = 0
-    for batch in test.batches(ViewSpec(37, resize_ratio=1.0), test.rows, 50):
+    for batch in test.load_batches(ViewSpec(37, resize_ratio=1.0), test.rows, 50):
         with torch.no_grad():
             named = linear(network.embed(vision.center_crop(batch.images, [32, 32]))).argmax(dim=1)
-        right += int((named == test.classes(batch.rows)).sum())
+        right += int((named == test.get_labels(batch.rows)).sum())
 
     (score,) = done.json["probes"]
     assert (score["layer"], score["channels"], score["side"], score["values"]) == ("embedding", 128, 1, 128)
@@ -69,13 +69,13 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
 @pytest.mark.parametrize("side", [36, 37])
 def test_ten_crops_are_those_of_torchvision(side: int) -> None:
     images = torch.rand(2, 3, side, side)
-    found = crop_images(images, 32, ten=True, mirror=True)
+    found = crop_images(images, 32, multi_crop=True, mirror=True)
     expected = vision.ten_crop(images, [32, 32])
     assert len(found) == 10
     for one in expected:
         assert sum(torch.equal(one, crop) for crop in found) == 1
-    assert len(crop_images(images, 32, ten=True, mirror=False)) == 5
-    (center,) = crop_images(images, 32, ten=False, mirror=True)
+    assert len(crop_images(images, 32, multi_crop=True, mirror=False)) == 5
+    (center,) = crop_images(images, 32, multi_crop=False, mirror=True)
     assert torch.equal(center, vision.center_crop(images, [32, 32]))
     assert compute_resize_side(224) == 256
 

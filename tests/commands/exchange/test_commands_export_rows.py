@@ -12,14 +12,14 @@ from labelkit.commands.exchange.exporting import export_store
 from labelkit.commands.exchange.importing import import_store
 from labelkit.commands.exchange.options import ExportConfig, ImportConfig
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.schema import name_bytes, name_fault
+from labelkit.store.schema import encode_name, find_name_fault
 from numpy.typing import NDArray
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 # Any bytes that a file system takes, as Python shows them.
 NAMES = st.binary(min_size=1, max_size=12).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 TABLES = st.integers(1, 5).flatmap(lambda dim: arrays(np.float32, (3, dim), elements=FINITE))
-IDS = st.lists(NAMES.filter(lambda name: name_fault(name) is None), min_size=3, max_size=3, unique=True)
+IDS = st.lists(NAMES.filter(lambda name: find_name_fault(name) is None), min_size=3, max_size=3, unique=True)
 
 
 def sent_through(folder: Path, store: EmbeddingStore, suffix: str) -> EmbeddingStore:
@@ -45,13 +45,13 @@ def test_an_import_of_an_export_gives_the_same_rows_bit_for_bit(
     tmp_path: Path, suffix: str, rows: NDArray[np.float32], ids: list[str]
 ) -> None:
     contents = Path(tmp_path, "x.npz")
-    np.savez(contents, embeddings=rows, sample_ids=np.array([name_bytes(name) for name in ids]))
+    np.savez(contents, embeddings=rows, sample_ids=np.array([encode_name(name) for name in ids]))
     import_store(ImportConfig(source=contents, out=tmp_path / "s.h5", overwrite=True))
     store = open_store(tmp_path / "s.h5")
 
     back = sent_through(tmp_path, store, suffix)
 
-    assert back.sample_ids == sorted(ids, key=name_bytes)
+    assert back.sample_ids == sorted(ids, key=encode_name)
     assert back.embeddings.tobytes() == store.embeddings.tobytes()
 
 

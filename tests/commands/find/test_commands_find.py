@@ -140,13 +140,13 @@ def test_with_a_cache_only_new_images_are_read_and_nothing_else_is_found(
         (copied / name).rename(later / name)
     out, cache = tmp_path / "duplicates.csv", tmp_path / "cache.npz"
     read: list[str] = []
-    pixels = stored_images.read_embedded_image
+    pixels = stored_images.read_store_image
 
     def note(files: Any, there: int, *rest: Any) -> Any:
         read.append(files.sample_ids[there])
         return pixels(files, there, *rest)
 
-    monkeypatch.setattr(stored_images, "read_embedded_image", note)
+    monkeypatch.setattr(stored_images, "read_store_image", note)
 
     def found(**options: Any) -> bytes:
         read.clear()

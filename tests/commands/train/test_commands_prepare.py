@@ -12,7 +12,7 @@ from labelkit.commands.common.training_data import (
     PreparedData,
     choose_labels,
     prepare_data,
-    restore_info,
+    restore_data_info,
     serialize_data_info,
 )
 from labelkit.data.datasets import ArraySource, ImageDataset
@@ -91,7 +91,7 @@ def test_half_of_the_images_of_the_first_half_of_a_folders_classes_are_labeled_i
     assert prepared.counts() == {"images": 48, "labeled": 12, "unlabeled": 36, "old_classes": 2, "new_classes": 2}
     other = prepare(photos, num_old_classes=3, label_ratio=0.25)
     assert (other.split.old_classes, sum(labeled_per_class(other))) == ((0, 1, 2), 9)
-    assert (other.info(8).num_old_classes, other.info(8).num_known_classes) == (3, 4)
+    assert (other.build_data_info(8).num_old_classes, other.build_data_info(8).num_known_classes) == (3, 4)
     again, drawn = (prepare(photos, label_split="gcd", split_seed=seed).split.labeled for seed in (0, 2))
     np.testing.assert_array_equal(prepared.split.labeled, again)
     assert (prepared.split.labeled != drawn).any()
@@ -105,7 +105,7 @@ def test_empty_labels_of_a_csv_are_unlabeled_and_leave_the_number_of_classes_ope
     assert prepared.split.kind == "given"
     assert prepared.labels.tolist() == [0, -1, 1, -1, -1]
     assert prepared.dataset.class_names == ("ant", "bee")
-    assert prepared.info(8).num_known_classes is None
+    assert prepared.build_data_info(8).num_known_classes is None
 
 
 def test_a_long_tail_keeps_the_share_asked_for_in_the_rarest_class(photos: Path) -> None:
@@ -247,9 +247,9 @@ def test_a_number_of_old_classes_takes_the_first_of_the_published_order(name: st
 
 def test_a_method_can_be_built_again_from_what_a_run_saves(photos: Path) -> None:
     prepared = prepare(photos, label_split="gcd")
-    info = prepared.info(32)
+    info = prepared.build_data_info(32)
 
-    again = restore_info({**prepared.to_json(), "info": serialize_data_info(info)})
+    again = restore_data_info({**prepared.to_json(), "info": serialize_data_info(info)})
 
     assert serialize_data_info(again) == serialize_data_info(info)
     assert int((again.labels >= 0).sum()) == 12

@@ -199,16 +199,16 @@ def test_a_kill_while_views_are_kept_loses_no_part_and_changes_no_bit(tmp_path: 
 def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path
 ) -> None:
-    from labelkit.errors import resource_error
+    from labelkit.errors import convert_os_error
     from labelkit.store.kept_views import CachedViews
 
     def full(views: CachedViews, number: int, values: object) -> None:
         error = OSError(errno.ENOSPC, "no space left on device")
-        raise resource_error(error, str(views.folder)) from error
+        raise convert_os_error(error, str(views.folder)) from error
 
     options = ("--epochs", 1, "--reuse-frozen", 2)
     with monkeypatch.context() as patched:
-        patched.setattr(CachedViews, "commit", full)
+        patched.setattr(CachedViews, "write_part", full)
         answer = train(photos, "simgcd", tmp_path / "run", *options)
     assert answer.code == 5
     assert "the disk is full. Free some disk space, and run the same command with --resume" in answer.err

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.feature_probes import knn_votes
+from labelkit.algorithms.feature_probes import knn_probabilities
 from labelkit.store.embeddings import open_store
 
 SHORT = (
@@ -56,7 +56,7 @@ def test_evaluate_knn_agrees_with_the_monitor_and_with_its_parts(labelkit: Any, 
     opened = open_store(store)
     train, test = (np.asarray(opened.rows(name)) for name in ("train", "test"))
     labels = np.asarray(opened.labels)
-    votes = knn_votes(opened.embeddings[test], opened.embeddings[train], labels[train], num_classes=10)
+    votes = knn_probabilities(opened.embeddings[test], opened.embeddings[train], labels[train], num_classes=10)
     assert done.json["knn_accuracy"] == pytest.approx(float((votes.argmax(1) == labels[test]).mean()))
     assert done.json["knn_accuracy"] == pytest.approx(metrics["knn_accuracy"], abs=0.01)
     assert done.json["queries"] == {"split": "test", "rows": 120}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.common.networks import load_run_network
-from labelkit.commands.train.setup import dataset_label, run_folder
+from labelkit.commands.train.setup import choose_run_folder, short_dataset_name
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.training.run_dir import read_run_config
 
@@ -126,6 +126,6 @@ def test_weights_of_another_run_are_where_training_starts(train: Any, trained: P
 def test_a_run_is_named_after_method_and_data(trained: Path) -> None:
     config = FlipClassConfig(dataset="some/where/birds.csv")
 
-    assert run_folder(config) == Path("runs/flipclass-birds")
-    assert dataset_label("photos/") == "photos"
-    assert run_folder(config.model_copy(update={"out": Path("x")})) == Path("x")
+    assert choose_run_folder(config) == Path("runs/flipclass-birds")
+    assert short_dataset_name("photos/") == "photos"
+    assert choose_run_folder(config.model_copy(update={"out": Path("x")})) == Path("x")

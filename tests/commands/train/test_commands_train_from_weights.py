@@ -96,7 +96,7 @@ def test_the_command_that_comes_next_embeds_with_the_run(
 )
 def test_a_search_that_got_worse_is_told(after: dict[str, float], told: str | None) -> None:
     monitor = RetrievalMonitor.__new__(RetrievalMonitor)
-    found = monitor.compare({"recall_at_1": 0.8, "map_at_r": 0.4}, after)
+    found = monitor.compare_with_start({"recall_at_1": 0.8, "map_at_r": 0.4}, after)
     assert (found is None) == (told is None)
     if told is not None and found is not None:
         assert f"({told})" in found

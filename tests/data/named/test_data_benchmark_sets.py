@@ -11,7 +11,7 @@ import pytest
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.layouts import ImageCount
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.splits import ClassLabels, gcd_split
+from labelkit.data.splits import ClassLabels, make_gcd_split
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from tests.miniature_sets import (
     CAR_CLASSES,
@@ -46,8 +46,8 @@ def test_cub_classes_count_from_zero_and_splits_are_the_official_ones(tmp_path: 
     dataset = load("cub", tmp_path)
     assert dataset.class_names == CUB_CLASSES
     assert dataset.split_names == ("train", "test")
-    assert len(dataset.in_split("train")) == 6
-    assert [dataset.sample_ids[row] for row in dataset.in_split("test")] == [
+    assert len(dataset.rows_in_split("train")) == 6
+    assert [dataset.sample_ids[row] for row in dataset.rows_in_split("test")] == [
         "images/001.Auk/Auk_0009.jpg",
         "images/002.Big_Bee_eater/Big_Bee_eater_0009.jpg",
         "images/003.Crow/Crow_0009.jpg",
@@ -61,9 +61,9 @@ def test_cub_classes_count_from_zero_and_splits_are_the_official_ones(tmp_path: 
 def test_cub_labels_are_drawn_in_the_order_of_images_txt(tmp_path: Path) -> None:
     in_order = [sample_id for sample_id in write_cub(tmp_path / "CUB_200_2011") if "0009" not in sample_id]
     dataset = load("cub", tmp_path)
-    train = dataset.select(dataset.in_split("train"))
+    train = dataset.select(dataset.rows_in_split("train"))
     assert train.draw_order is not None
-    split = gcd_split(
+    split = make_gcd_split(
         ClassLabels(train.labels, train.given, 3),
         old_classes=[2, 0],
         new_classes=[1],
@@ -130,7 +130,7 @@ def test_cars_are_read_from_the_devkit(tmp_path: Path, place: str, test_labels: 
         "cars_train/00003.jpg": 1,
         "cars_train/00004.jpg": 0,
     }
-    assert [dataset.sample_ids[row] for row in dataset.in_split("test")] == [
+    assert [dataset.sample_ids[row] for row in dataset.rows_in_split("test")] == [
         "cars_test/00001.jpg",
         "cars_test/00002.jpg",
     ]
@@ -149,10 +149,10 @@ def test_aircraft_classes_are_ranks_of_the_variants_names(tmp_path: Path) -> Non
     dataset = load("aircraft", tmp_path)
     assert dataset.class_names == VARIANTS
     assert dataset.split_names == ("train", "test")
-    assert (len(dataset.in_split("train")), len(dataset.in_split("test"))) == (8, 4)
+    assert (len(dataset.rows_in_split("train")), len(dataset.rows_in_split("test"))) == (8, 4)
     assert labels_by_id(dataset)["data/images/72.jpg"] == VARIANTS.index("Cessna 172")
     assert dataset.draw_order is not None
-    rows = sorted(dataset.in_split("train").tolist(), key=lambda row: int(dataset.draw_order[row]))  # type: ignore[index]  # checked above
+    rows = sorted(dataset.rows_in_split("train").tolist(), key=lambda row: int(dataset.draw_order[row]))  # type: ignore[index]  # checked above
     assert [dataset.sample_ids[row] for row in rows] == train
 
 
@@ -204,7 +204,7 @@ def test_herbarium_classes_are_ranks_of_folder_names_as_text(tmp_path: Path) -> 
     assert dataset.split_names == ("train", "val")
     assert labels_by_id(dataset)["small-train/10/00001.jpg"] == 1
     assert labels_by_id(dataset)["small-validation/2/00000.jpg"] == 2
-    assert (len(dataset.in_split("train")), len(dataset.in_split("val"))) == (6, 3)
+    assert (len(dataset.rows_in_split("train")), len(dataset.rows_in_split("val"))) == (6, 3)
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,7 @@ from labelkit.data.named.layouts import ImageCount
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetError, DatasetIncomplete
 from scipy.io import savemat
-from tests.miniature_sets import (
-    STL_CLASSES,
-    put,
-    write_imagenet_lt,
-    write_stl10,
-    write_svhn,
-    write_tiny_imagenet,
-)
+from tests.miniature_sets import STL_CLASSES, put, write_imagenet_lt, write_stl10, write_svhn, write_tiny_imagenet
 
 WNIDS = ("n01440764", "n01443537", "n01484850")
 TINY = replace(DATASETS["imagenet_200"], num_classes=3)
@@ -28,7 +21,7 @@ def load(name: str, data_root: Path) -> ImageDataset:
 
 
 def labels_of(dataset: ImageDataset, split: str) -> list[int]:
-    return dataset.labels[dataset.in_split(split)].tolist()
+    return dataset.labels[dataset.rows_in_split(split)].tolist()
 
 
 def test_svhn_calls_ten_zero_and_keeps_pixels_upright(tmp_path: Path) -> None:
@@ -77,7 +70,7 @@ def test_stl10_has_its_unlabeled_images_if_they_are_there(tmp_path: Path) -> Non
     write_stl10(tmp_path / "stl10_binary", unlabeled=4)
     dataset = load("stl10", tmp_path)
     assert labels_of(dataset, "unlabeled") == [-1] * 4
-    assert not dataset.given[dataset.in_split("unlabeled")].any()
+    assert not dataset.given[dataset.rows_in_split("unlabeled")].any()
 
 
 def test_tiny_imagenet_classes_are_sorted_and_validation_follows_its_list(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_masks_of_official_layouts_are_classes(
 ) -> None:
     write(tmp_path / folder)
     dataset = load(name, tmp_path)
-    assert tuple(len(dataset.in_split(split)) for split in dataset.split_names) == splits
+    assert tuple(len(dataset.rows_in_split(split)) for split in dataset.split_names) == splits
     assert first_mask(dataset) == columns
     assert dataset.class_names == ()
     assert not dataset.given.any()
@@ -96,7 +96,7 @@ def test_films_of_davis_are_folders_whose_masks_number_objects(tmp_path: Path) -
     dataset = load("davis_2017", tmp_path)
     assert dataset.sample_ids[0] == "JPEGImages/480p/bear/00000.jpg"
     assert dataset.mask_classes == ()
-    assert [len(dataset.in_split(split)) for split in ("train", "val")] == [8, 4]
+    assert [len(dataset.rows_in_split(split)) for split in ("train", "val")] == [8, 4]
     assert np.unique(read_image_and_mask(dataset, 0)[1]).tolist() == [0, 1, 2]
     (tmp_path / "DAVIS/Annotations/480p/bear/00002.png").unlink()
     with pytest.raises(DatasetIncomplete, match=r"1 of 12 images have no mask; missing: .*bear/00002.png"):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset, ImageObjects
-from labelkit.data.object_images import ExamplePlan, encode_outline, rasterize, read_example
+from labelkit.data.object_images import ExamplePlan, encode_outline, rasterize_outlines, read_example
 from labelkit.data.registry import load_dataset
 from labelkit.errors import DatasetError
 from PIL import Image
@@ -21,7 +21,7 @@ def test_coco_lists_images_boxes_and_classes_in_the_order_of_their_numbers(tmp_p
     write_coco(tmp_path / "coco")
     dataset = load_dataset("coco_2017", data_root=tmp_path)
     assert dataset.split_names == ("train", "val")
-    assert [len(dataset.in_split(split)) for split in dataset.split_names] == [4, 2]
+    assert [len(dataset.rows_in_split(split)) for split in dataset.split_names] == [4, 2]
     assert dataset.object_classes == ("person", "bicycle", "car")
     assert dataset.objects is not None
     row = dataset.sample_ids.index("val2017/000000000005.jpg")
@@ -121,9 +121,11 @@ def listed(tmp_path: Path) -> ImageDataset:
 def test_a_mirrored_image_takes_its_boxes_and_masks_along(listed: ImageDataset) -> None:
     assert listed.objects is not None
     objects = listed.objects.read(0).select(np.array([0, 2]))
-    plan = ExamplePlan.of(listed, 0, objects=objects, masks=True)
+    plan = ExamplePlan.for_image(listed, 0, objects=objects, masks=True)
     straight = read_example(listed.source, 3, plan)
-    mirrored = read_example(listed.source, 3, ExamplePlan.of(listed, 0, objects=objects, masks=True, mirror=True))
+    mirrored = read_example(
+        listed.source, 3, ExamplePlan.for_image(listed, 0, objects=objects, masks=True, mirror=True)
+    )
     assert mirrored[0].equal(straight[0].flip(-1))
     assert mirrored[1]["masks"].equal(straight[1]["masks"].flip(-1))
     for image, target in (straight, mirrored):
@@ -140,14 +142,14 @@ def test_a_mirrored_image_takes_its_boxes_and_masks_along(listed: ImageDataset) 
     [[[1, 1, 4, 1, 4, 3, 1, 3]], {"size": [5, 6], "counts": [6, 2, 3, 2, 3, 2, 12]}],
 )
 def test_outlines_of_both_kinds_become_masks(outline: object) -> None:
-    (mask,) = rasterize([outline], 5, 6)
+    (mask,) = rasterize_outlines([outline], 5, 6)
     expected = np.zeros((5, 6), dtype=np.uint8)
     expected[1:3, 1:4] = 1
     assert mask.tolist() == expected.tolist()
     # what COCO writes in place of the numbers
     counts = encode_outline(outline, 5, 6)["counts"]
     text = {"size": [5, 6], "counts": counts.decode()}
-    assert rasterize([text], 5, 6)[0].tolist() == expected.tolist()
+    assert rasterize_outlines([text], 5, 6)[0].tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -164,10 +166,10 @@ def test_outlines_of_both_kinds_become_masks(outline: object) -> None:
 )
 def test_what_is_no_outline_is_refused(listed: ImageDataset, outline: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        rasterize([outline], 5, 6)
+        rasterize_outlines([outline], 5, 6)
     objects = ImageObjects(np.ones((1, 4)), np.zeros(1, np.int64), np.zeros(1, np.bool_), np.ones(1), (outline,))
     with pytest.raises(DatasetError, match=r"jpg: .*Correct its annotation"):
-        read_example(listed.source, 3, ExamplePlan.of(listed, 0, objects=objects, masks=True))
+        read_example(listed.source, 3, ExamplePlan.for_image(listed, 0, objects=objects, masks=True))
 
 
 def test_an_image_of_another_size_than_its_annotation_is_refused(listed: ImageDataset) -> None:
@@ -175,4 +177,4 @@ def test_an_image_of_another_size_than_its_annotation_is_refused(listed: ImageDa
     with Image.open(listed.root / listed.sample_ids[0]) as image:
         image.resize((80, 64)).save(listed.root / listed.sample_ids[0])
     with pytest.raises(DatasetError, match="the image has 80 x 64 pixels, but its annotation says 160 x 128"):
-        read_example(listed.source, 3, ExamplePlan.of(listed, 0))
+        read_example(listed.source, 3, ExamplePlan.for_image(listed, 0))

@@ -11,7 +11,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.named import generated, scenes
 from labelkit.data.named.generated import read_generated
 from labelkit.data.named.layouts import ImageCount
-from labelkit.data.named.scenes import DIGITS, OBJECTS, draw_scene, draw_video, scene_label
+from labelkit.data.named.scenes import DIGITS, OBJECTS, draw_scene, draw_video, find_scene_label
 from labelkit.data.named.scenes import SCENES as SOURCE
 from labelkit.data.registry import DATASETS
 
@@ -54,7 +54,7 @@ def test_the_first_draws_are_those_of_the_specification() -> None:
     radius = 64 * generator.uniform(0.30, 0.42)
     x, y = generator.uniform(25.6, 38.4), generator.uniform(25.6, 38.4)
     drawn = draw_scene(0, 0, OBJECTS, 7)
-    assert scene_label(0, 0, 7) == label
+    assert find_scene_label(0, 0, 7) == label
     assert set(np.unique(drawn.mask)) == {0, label + 1}
     rows, columns = np.nonzero(drawn.mask)
     # the mask samples the first of the four points of a pixel, a quarter to the left of and above its center

@@ -19,14 +19,14 @@ def root(tmp_path: Path) -> Path:
 
 def test_an_image_has_classes_lacks_others_and_some_do_not_count(root: Path) -> None:
     dataset = load_dataset("voc_2007_classes", data_root=root)
-    assert (dataset.split_names, len(dataset.in_split("train")), len(dataset.in_split("test"))) == (
+    assert (dataset.split_names, len(dataset.rows_in_split("train")), len(dataset.rows_in_split("test"))) == (
         ("train", "test"), 4, 4,
     )  # fmt: skip
     assert dataset.presence_classes[:4] == ("aeroplane", "bicycle", "bird", "boat")
     assert dataset.presence is not None
     # image 1 of the training images has classes 1 and 2, and class 3 in difficult objects alone
     assert dataset.presence[1].tolist() == [0, 1, 1, -1, *[0] * 16]
-    test = dataset.select(dataset.in_split("test"))
+    test = dataset.select(dataset.rows_in_split("test"))
     assert test.presence is not None
     np.testing.assert_array_equal(test.presence, dataset.presence[4:])
     assert test.source.read(0).decode(3).shape == (10, 12, 3)

@@ -7,10 +7,10 @@ import torch
 from labelkit.algorithms.regions import crop_boxes_in_original
 from labelkit.data.datasets import ArraySource, ImageDataset, join_datasets
 from labelkit.data.keyed_random import KeyedRNG
-from labelkit.data.views.boxes import overlap_areas, sample_crop_boxes
-from labelkit.data.views.recipes import crop_views, siamese_views
+from labelkit.data.views.boxes import compute_overlap_areas, sample_crop_boxes
+from labelkit.data.views.recipes import multi_crop_views, siamese_views
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.views.transforms import affine_matrices, apply_views
+from labelkit.data.views.transforms import apply_views, draw_affine_maps
 
 KEYS = np.arange(400)
 SIDES = (np.full(400, 60), np.full(400, 90))
@@ -23,7 +23,7 @@ def views(**options: object) -> tuple[ViewSpec, ...]:
         "min_overlap": (0.02, 0.01),
         "chiral": False,
     }
-    return crop_views((32, 16), 2, "none", **(settings | options))  # type: ignore[arg-type] # passed through
+    return multi_crop_views((32, 16), 2, "none", **(settings | options))  # type: ignore[arg-type] # passed through
 
 
 def dataset(n: int, side: int = 40, name: str = "set", labels: int = 0) -> ImageDataset:
@@ -45,14 +45,14 @@ def test_views_have_the_asked_for_part_in_common() -> None:
     found = sample_crop_boxes(views(), SIDES, SIDES, KeyedRNG(0, 0, KEYS))
     free = sample_crop_boxes([replace(v, anchors=()) for v in views()], SIDES, SIDES, KeyedRNG(0, 0, KEYS))
     least = 0.01 * 60 * 90
-    assert (overlap_areas(found[0], found[1]) >= 2 * least).all()
+    assert (compute_overlap_areas(found[0], found[1]) >= 2 * least).all()
     for local in found[2:]:
         # a box that was drawn too often is half to all of what the large views have in common, on each side
-        common = overlap_areas(found[0], found[1])
+        common = compute_overlap_areas(found[0], found[1])
         for anchor in found[:2]:
-            assert (overlap_areas(local, anchor) >= np.minimum(least, common / 4) - 1e-6).all()
+            assert (compute_overlap_areas(local, anchor) >= np.minimum(least, common / 4) - 1e-6).all()
     # without the rule, some have not
-    assert (overlap_areas(free[2], free[0]) < least).any()
+    assert (compute_overlap_areas(free[2], free[0]) < least).any()
 
 
 def test_two_views_have_one_box_where_it_is_drawn_for_both() -> None:
@@ -61,7 +61,7 @@ def test_two_views_have_one_box_where_it_is_drawn_for_both() -> None:
         first, second = sample_crop_boxes(made, SIDES, SIDES, KeyedRNG(4, 2, KEYS))
         assert (first == second).all() == (crop == "same")
         # each is mirrored by itself all the same
-        mirrored = [affine_matrices(view, KeyedRNG(4, 2, KEYS), i)[:, 0, 0] for i, view in enumerate(made)]
+        mirrored = [draw_affine_maps(view, KeyedRNG(4, 2, KEYS), i)[:, 0, 0] for i, view in enumerate(made)]
         assert 100 < (mirrored[0] != mirrored[1]).sum() < 300
 
 

@@ -22,7 +22,7 @@ from labelkit.data.views.spec import (
     PairPlan,
     PairTransform,
     ViewSpec,
-    pair_homographies,
+    draw_pair_homographies,
 )
 from labelkit.data.views.transforms import apply_views
 from labelkit.data.workers import BatchPlan, _read_crops
@@ -34,7 +34,7 @@ PLAIN = Normalize((0.0,), (1.0,))
 
 
 def homographies(transform: PairTransform, epoch: int = 0) -> np.ndarray:
-    return pair_homographies(transform, KeyedRNG(0, epoch, KEYS), 1)
+    return draw_pair_homographies(transform, KeyedRNG(0, epoch, KEYS), 1)
 
 
 def smooth_images(count: int) -> torch.Tensor:
@@ -114,7 +114,7 @@ def test_recorded_geometry_leads_from_first_to_second_view(kind: PairKind) -> No
     views, geometry = apply_views(images, KeyedRNG(0, 3, KEYS[:8]), (first, second), normalize=PLAIN)
 
     between = compute_view_homographies(geometry[0].matrices, geometry[1].matrices)
-    drawn = pair_homographies(transform, KeyedRNG(0, 3, KEYS[:8]), 1)
+    drawn = draw_pair_homographies(transform, KeyedRNG(0, 3, KEYS[:8]), 1)
     np.testing.assert_allclose(between / between[:, 2:, 2:], drawn / drawn[:, 2:, 2:], atol=2e-5)
     # what the second view shows where the first view's pixels went is what the first view shows
     found, visible = sample_second_views(views[1], between, (32, 32))
@@ -128,7 +128,7 @@ def test_views_of_the_whole_image_are_the_image_looked_up_where_it_comes_from() 
         ViewSpec(32, interpolation="bilinear", padding="reflection", follows=PairTransform()),
     )
     views, _ = apply_views(images, KeyedRNG(0, 0, KEYS[:4]), (first, second), normalize=PLAIN)
-    drawn = torch.from_numpy(pair_homographies(PairTransform(), KeyedRNG(0, 0, KEYS[:4]), 1))
+    drawn = torch.from_numpy(draw_pair_homographies(PairTransform(), KeyedRNG(0, 0, KEYS[:4]), 1))
     torch.testing.assert_close(views[0], images / 255)
     expected, _ = sample_second_views(images.double() / 255, torch.linalg.inv(drawn), (32, 32), padding="reflection")
     torch.testing.assert_close(views[1], expected.float(), atol=1e-4, rtol=0)

@@ -10,9 +10,9 @@ from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.colors import (
     OPERATIONS,
     apply_color_operations,
-    choose_operations,
+    compose_geometric_maps,
     cut_out,
-    geometric_matrices,
+    sample_operations,
 )
 from labelkit.data.views.recipes import semi_supervised_views
 from labelkit.data.views.spec import Normalize
@@ -67,7 +67,7 @@ def test_operations_follow_each_other_and_each_image_has_its_own() -> None:
 
 
 def test_every_operation_is_drawn_and_as_often_as_any_other(rng: np.random.Generator) -> None:
-    chosen, strengths, names = choose_operations(rng.random((14_000, 4), dtype=np.float32), "photo")
+    chosen, strengths, names = sample_operations(rng.random((14_000, 4), dtype=np.float32), "photo")
     assert len(names) == 14
     counts = np.bincount(chosen.ravel(), minlength=14)
     assert counts.min() > 1800  # 2000 expected, deviation 43
@@ -79,7 +79,7 @@ def test_every_operation_is_drawn_and_as_often_as_any_other(rng: np.random.Gener
 def test_geometry_is_turned_slanted_and_moved_by_its_limits() -> None:
     def matrix(*steps: tuple[str, float]) -> np.ndarray:
         chosen = np.array([[NAMES.index(name) for name, _ in steps]])
-        return geometric_matrices(chosen, np.array([[strength for _, strength in steps]]), NAMES)[0]
+        return compose_geometric_maps(chosen, np.array([[strength for _, strength in steps]]), NAMES)[0]
 
     sine, cosine = 0.5, np.sqrt(3) / 2
     np.testing.assert_allclose(matrix(("rotate", 1.0)), [[cosine, -sine, 0], [sine, cosine, 0]], atol=1e-12)
@@ -94,7 +94,7 @@ def test_geometry_is_turned_slanted_and_moved_by_its_limits() -> None:
 def test_the_painted_square_has_its_side_and_its_center() -> None:
     images = torch.zeros(2, 3, 16, 16)
     draws = np.array([[1.0, 0.5, 0.5], [0.5, 0.0, 0.5]], dtype=np.float32)
-    out = cut_out(images, draws, largest=0.5, fill=0.25)
+    out = cut_out(images, draws, max_side=0.5, fill=0.25)
     assert torch.equal(out[:, 0], out[:, 2])
     expected = torch.zeros(2, 16, 16)
     expected[0, 4:12, 4:12] = 0.25

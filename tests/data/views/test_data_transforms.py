@@ -8,7 +8,7 @@ import torch
 import torchvision.transforms.functional as reference
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views import recipes as view_recipes
-from labelkit.data.views.boxes import box_to_image_matrices, crop_boxes
+from labelkit.data.views.boxes import box_to_image_matrices, draw_crop_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,
     adjust_contrast,
@@ -21,14 +21,14 @@ from labelkit.data.views.colors import (
 from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import (
-    affine_matrices,
     apply_views,
-    change_colors,
-    compose,
+    augment_colors,
+    compose_maps,
     crop_and_resize,
+    draw_affine_maps,
     finish_view,
+    resize_and_center_crop,
     resize_box,
-    resize_center,
 )
 from PIL import Image
 from torch import Tensor
@@ -98,7 +98,7 @@ def test_views_of_files_have_the_geometry_of_views_in_memory(options: dict[str, 
     images = coordinates(48, 60, 8)
     keys = np.arange(8)
     heights, widths = np.full(8, 48), np.full(8, 60)
-    boxes = crop_boxes(spec, heights, widths, KeyedRNG(0, 0, keys), 1)
+    boxes = draw_crop_boxes(spec, heights, widths, KeyedRNG(0, 0, keys), 1)
     crops = np.stack(
         [resize_box(image.permute(1, 2, 0).numpy(), box, spec) for image, box in zip(images, boxes, strict=True)]
     )
@@ -112,18 +112,18 @@ def test_views_of_files_have_the_geometry_of_views_in_memory(options: dict[str, 
         normalize=PLAIN3,
     )
     expected, distance = looked_up(geometry.matrices, 16)
-    inner = affine_matrices(spec, KeyedRNG(0, 0, keys), 1)
+    inner = draw_affine_maps(spec, KeyedRNG(0, 0, keys), 1)
     # What the second stage shows from outside of the box is padding.
     _, within_box = looked_up(torch.from_numpy(inner).float(), 16)
     inside = ((distance < 0.8) & (within_box < 0.8)).unsqueeze(1).expand_as(expected)
     assert inside.float().mean() > 0.2
     assert (view[:, :2] - expected)[inside].abs().max() < 3 / 255
-    total = compose(box_to_image_matrices(boxes, heights, widths), inner)
+    total = compose_maps(box_to_image_matrices(boxes, heights, widths), inner)
     assert torch.allclose(geometry.matrices, torch.from_numpy(total).float())
 
 
 def test_mirrors_happen_as_often_as_asked() -> None:
-    matrices = affine_matrices(ViewSpec(8, hflip=0.3), KeyedRNG(0, 0, np.arange(4000)), 0)
+    matrices = draw_affine_maps(ViewSpec(8, hflip=0.3), KeyedRNG(0, 0, np.arange(4000)), 0)
     # Standard deviation of the share 0.007.
     assert abs((matrices[:, 0, 0] < 0).mean() - 0.3) < 0.03
 
@@ -136,9 +136,9 @@ def test_the_test_view_is_torchvisions_resize_and_center_crop(shape: tuple[int, 
     picture = reference.resize(Image.fromarray(values), 36, mode)
     expected = np.asarray(reference.center_crop(picture, [32])).astype(int)
     spec = ViewSpec(32, resize_ratio=1 / 0.875, interpolation=interpolation)
-    box = crop_boxes(spec, [shape[0]], [shape[1]], KeyedRNG(0, 0, np.array([0])), 0)[0]
+    box = draw_crop_boxes(spec, [shape[0]], [shape[1]], KeyedRNG(0, 0, np.array([0])), 0)[0]
     assert np.abs(resize_box(values, box, spec).astype(int) - expected).max() <= 1
-    in_memory = resize_center(torch.from_numpy(values).permute(2, 0, 1)[None], spec)[0].permute(1, 2, 0) * 255
+    in_memory = resize_and_center_crop(torch.from_numpy(values).permute(2, 0, 1)[None], spec)[0].permute(1, 2, 0) * 255
     difference = np.abs(in_memory.numpy() - expected)
     assert difference.max() <= 1.001
     assert (difference > 0.5).mean() < 1e-3
@@ -182,7 +182,7 @@ def test_any_other_box_is_resized_by_pillow(spec: ViewSpec, box: tuple[float, ..
 
 def test_random_crops_reach_every_whole_pixel_offset_and_no_other() -> None:
     spec = ViewSpec(32, resize_ratio=36 / 32, crop="random")
-    boxes = crop_boxes(spec, np.full(2000, 72), np.full(2000, 72), KeyedRNG(0, 0, np.arange(2000)), 0)
+    boxes = draw_crop_boxes(spec, np.full(2000, 72), np.full(2000, 72), KeyedRNG(0, 0, np.arange(2000)), 0)
     assert set(boxes[:, 0]) == set(boxes[:, 1]) == {0, 2, 4, 6, 8}
     assert np.allclose(boxes[:, 2:] - boxes[:, :2], 64)
     # 400 expected each, standard deviation 18.
@@ -193,17 +193,19 @@ def test_random_crops_reach_every_whole_pixel_offset_and_no_other() -> None:
 def test_an_area_that_fits_nowhere_falls_back_to_the_center(
     shape: tuple[int, int], expected: tuple[int, int, int, int]
 ) -> None:
-    box = crop_boxes(ViewSpec(32, area_range=(0.9, 1.0)), [shape[0]], [shape[1]], KeyedRNG(0, 0, np.array([0])), 0)[0]
+    box = draw_crop_boxes(
+        ViewSpec(32, area_range=(0.9, 1.0)), [shape[0]], [shape[1]], KeyedRNG(0, 0, np.array([0])), 0
+    )[0]
     # torchvision: largest box of an allowed aspect, 133 x 100 or 100 x 133, centered.
     assert np.abs(box - expected).max() <= 1
 
 
 def test_digit_views_stay_within_the_ranges_of_the_specification() -> None:
     keys = np.arange(3000)
-    weak = affine_matrices(weak_view(32, "digits", chiral=True), KeyedRNG(0, 0, keys), 0)
+    weak = draw_affine_maps(weak_view(32, "digits", chiral=True), KeyedRNG(0, 0, keys), 0)
     assert np.allclose(weak[:, :, :2], np.eye(2))
     assert 1.98 / 16 < np.abs(weak[:, :, 2]).max() <= 2 / 16
-    strong = affine_matrices(strong_view(32, "digits", chiral=True), KeyedRNG(0, 0, keys), 1)
+    strong = draw_affine_maps(strong_view(32, "digits", chiral=True), KeyedRNG(0, 0, keys), 1)
     zoom = 1 / np.sqrt(np.linalg.det(strong[:, :, :2]))
     angle = np.arctan2(strong[:, 1, 0], strong[:, 0, 0])
     assert (1.0, 1.67) == (round(zoom.min(), 2), round(zoom.max(), 2))
@@ -269,7 +271,7 @@ def test_gray_and_solarize_are_torchvisions(photos: Tensor) -> None:
 )
 def test_operations_happen_as_often_as_asked(options: dict[str, Any], share: float) -> None:
     images = torch.rand((3000, 3, 4, 4), generator=torch.Generator().manual_seed(0))
-    changed = change_colors(images.clone(), ViewSpec(4, **options), KeyedRNG(0, 0, np.arange(3000)), 0)
+    changed = augment_colors(images.clone(), ViewSpec(4, **options), KeyedRNG(0, 0, np.arange(3000)), 0)
     happened = ((changed - images).abs().amax(dim=(1, 2, 3)) > 1e-4).float().mean()
     # Standard deviation at most 0.009.
     assert abs(happened - share) < 0.035

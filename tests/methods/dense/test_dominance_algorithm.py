@@ -4,7 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.methods.dense.ranking_loss import Blocks, joint_sort_order, split_blocks, thresholds_up_to_rank
+from labelkit.methods.dense.ranking_loss import (
+    Partition,
+    count_thresholds_up_to_rank,
+    joint_sort_order,
+    partition_into_blocks,
+)
 
 
 @given(
@@ -17,8 +22,8 @@ from labelkit.methods.dense.ranking_loss import Blocks, joint_sort_order, split_
 @settings(deadline=None, max_examples=60)
 def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, earlier: bool, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    blocks = Blocks(levels, size)
-    n = blocks.length
+    blocks = Partition(levels, size)
+    n = blocks.padded_length
     ranks = torch.stack([torch.randperm(n, generator=generator) for _ in range(batch)])
     thresholds = torch.randint(0, n + 1, (batch, n), generator=generator).sort(dim=1).values
     payload = torch.randint(-50, 50, (2, batch, n), generator=generator).double()
@@ -35,7 +40,7 @@ def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, ea
 
 def test_one_order_serves_several_payloads_and_the_thresholds_turned_around() -> None:
     generator = torch.Generator().manual_seed(0)
-    blocks, n = Blocks(3, 5), 40
+    blocks, n = Partition(3, 5), 40
     ranks = torch.stack([torch.randperm(n, generator=generator) for _ in range(2)])
     thresholds = torch.randint(0, n + 1, (2, n), generator=generator).sort(dim=1).values
     payload = torch.randint(-50, 50, (2, 2, n), generator=generator).double()
@@ -54,9 +59,9 @@ def test_one_order_serves_several_payloads_and_the_thresholds_turned_around() ->
 
 @pytest.mark.parametrize("n", [1, 2, 24, 25, 48, 49, 777, 2401])
 def test_blocks_are_short_and_hold_all(n: int) -> None:
-    blocks = split_blocks(n)
+    blocks = partition_into_blocks(n)
 
-    assert n <= blocks.length < n + 2**blocks.levels
+    assert n <= blocks.padded_length < n + 2**blocks.levels
     assert blocks.size <= 24
     assert blocks.levels == 0 or blocks.size > 12
 
@@ -64,7 +69,7 @@ def test_blocks_are_short_and_hold_all(n: int) -> None:
 def test_thresholds_are_counted_and_found_again() -> None:
     thresholds = torch.tensor([[0, 0, 2, 4], [1, 1, 1, 3]])
 
-    counts = thresholds_up_to_rank(thresholds)
+    counts = count_thresholds_up_to_rank(thresholds)
 
     assert counts.tolist() == [[2, 2, 3, 3], [0, 3, 3, 4]]
-    assert torch.equal(thresholds_up_to_rank(counts), thresholds)
+    assert torch.equal(count_thresholds_up_to_rank(counts), thresholds)

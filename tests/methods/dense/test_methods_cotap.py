@@ -12,7 +12,7 @@ from labelkit.errors import ConfigError, Mismatch
 from labelkit.methods.dense.cotap import CoTAP, NeighborPairing, load_or_compute_neighbors
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.ranking_loss import cotap_loss
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.store.array_files import read_neighbors
 from labelkit.training.method import TrainState
 
@@ -25,7 +25,7 @@ def config(**options: Any) -> CoTAPConfig:
         "dataset": "objects", "scene_dataset": "scenes", "batch_size": 4, "projector_dims": (16, 8), "num_neighbors": 2,
         "steps": 10, "lr_warmup_steps": 0, "precision": "float32", **options,
     }  # fmt: skip
-    return resolve(CoTAPConfig, preset="digits", overrides=settings).config
+    return resolve_config(CoTAPConfig, preset="digits", overrides=settings).config
 
 
 def only(*names: str, **options: Any) -> CoTAPConfig:
@@ -112,7 +112,7 @@ def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
     assert taken is not None
     images = torch.randn(2, 3, 32, 32)
     for ours, theirs in ((second.network, first.network), (second.target, first.target)):
-        z = ours.project(ours.filtered(ours.tokens(images)).image)
+        z = ours.project(ours.filter_tokens(ours.tokens(images)).image)
         assert torch.allclose(z, theirs.project(theirs.tokens(images).image), atol=1e-5)
     assert torch.equal(second.target.filter.prototypes, second.network.filter.prototypes)  # type: ignore[union-attr] # on
 
@@ -134,7 +134,7 @@ def find(
 ) -> torch.Tensor:
     found, of = state(FEATURES, calls), {"dataset_digest": data, "weights_fingerprint": weights}
     of |= {"images_sha256": images} if images else {}
-    return load_or_compute_neighbors(found, torch.nn.Identity(), ROWS, 5, k, of=of, path=path)
+    return load_or_compute_neighbors(found, torch.nn.Identity(), ROWS, 5, k, identity=of, path=path)
 
 
 def test_neighbors_are_the_nearest_others_and_are_found_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from labelkit.methods.dense import ibot
 from labelkit.methods.dense.dino import DINO
 from labelkit.methods.dense.ibot import IBOT
 from labelkit.methods.dense.options import DINOConfig, IBOTConfig
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.training.method import TrainState
 from safetensors.torch import save_file
 from tests.tiers import quick_every
@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
 def method(name: str, **options: Any) -> Any:
     kind, of = METHODS[name]
     data = {"dataset": "objects", "scene_dataset": "scenes"}
-    return of(resolve(kind, preset="digits", overrides={**SMALL, **data, **options}).config, INFO)
+    return of(resolve_config(kind, preset="digits", overrides={**SMALL, **data, **options}).config, INFO)
 
 
 def shown(seed: int = 0) -> Batch:
@@ -311,7 +311,9 @@ def test_both_kinds_of_images_come_in_their_shares_and_count_alike() -> None:
     changed = tuple(torch.cat((view[:2], torch.randn_like(view[2:]))) for view in batch.views)
     assert of.training_step(batch).loss != of.training_step(replace(batch, views=changed)).loss
     alone = METHODS["dino"][1](
-        resolve(DINOConfig, preset="digits", overrides={**SMALL, "dataset": "none", "scene_dataset": "s"}).config,
+        resolve_config(
+            DINOConfig, preset="digits", overrides={**SMALL, "dataset": "none", "scene_dataset": "s"}
+        ).config,
         replace(INFO, num_objects=0),
     )
     assert set(alone.phases(rows)[0].sampler.indices(0)) == set(range(8))

@@ -3,7 +3,11 @@ import math
 import pytest
 import torch
 from labelkit.losses.consistency import DistillationLoss
-from labelkit.methods.discovery.losses import AttentionAlignmentLoss, ConfidentPseudoLabelLoss, DistributionAlignment
+from labelkit.methods.discovery.losses import (
+    AttentionAlignmentLoss,
+    ConfidentPseudoLabelLoss,
+    DistributionAlignmentLoss,
+)
 
 # Cosines of the specification's worked example (T10, T15).
 STUDENT = torch.tensor([[0.9, 0.1, -0.2], [0.2, 0.7, 0.0]], dtype=torch.float64)
@@ -57,7 +61,7 @@ def test_pull_moves_the_keys_and_leaves_the_queries(kind: str, pair: tuple[torch
 
 
 def test_alignment_with_given_shares_gives_the_worked_targets() -> None:
-    loss = DistributionAlignment(3, student_temperature=1.0)
+    loss = DistributionAlignmentLoss(3, student_temperature=1.0)
     loss.shares = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 
     # at equal temperatures the targets are not sharpened; tau_s = 0.1 is in the logits
@@ -73,13 +77,13 @@ def test_alignment_with_given_shares_gives_the_worked_targets() -> None:
 def test_alignment_with_even_shares_is_plain_distillation() -> None:
     labels = torch.tensor([-1, -1])
 
-    aligned = DistributionAlignment(3, student_temperature=0.1)(STUDENT, TEACHER, 0.04, labels)
+    aligned = DistributionAlignmentLoss(3, student_temperature=0.1)(STUDENT, TEACHER, 0.04, labels)
 
     assert aligned.item() == pytest.approx(DistillationLoss(0.1)(STUDENT, TEACHER, 0.04).item(), rel=1e-6)
 
 
 def test_alignment_follows_unlabeled_rows_only_and_after_the_targets() -> None:
-    loss = DistributionAlignment(3, student_temperature=0.1)
+    loss = DistributionAlignmentLoss(3, student_temperature=0.1)
     loss(STUDENT, TEACHER, 0.04, torch.tensor([0, 0]))
     unchanged = loss.shares.clone()
 
@@ -113,7 +117,7 @@ def test_the_running_mean_is_as_exact_under_autocast() -> None:
     teacher, labels = torch.randn(8, 3, generator=generator), torch.full((8,), -1)
     shares = {}
     for autocast in (False, True):
-        loss = DistributionAlignment(3, student_temperature=0.1)
+        loss = DistributionAlignmentLoss(3, student_temperature=0.1)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss(teacher, teacher, 0.05, labels)
         shares[autocast] = loss.shares

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.common.training_data import PreparedData
-from labelkit.data.splits import ClassLabels, LabelSplit, use_dataset_labels
+from labelkit.data.splits import ClassLabels, LabelSplit, make_dataset_label_split
 from labelkit.data.views.recipes import strong_view
 from labelkit.errors import ConfigError
 from labelkit.methods.discovery.losses import DiscoveryLoss
@@ -130,8 +130,8 @@ def _with_labels(prepared: PreparedData, labeled: np.ndarray[Any, np.dtype[np.bo
     """Return the digits with the labels of these images in the data, and no other."""
     labels = np.where(labeled, prepared.dataset.labels, -1)
     dataset = replace(prepared.dataset, labels=labels, given=labeled)
-    split: LabelSplit = use_dataset_labels(ClassLabels(labels, labeled, 10))
-    return PreparedData(dataset, split, split.training_labels(labels))
+    split: LabelSplit = make_dataset_label_split(ClassLabels(labels, labeled, 10))
+    return PreparedData(dataset, split, split.to_training_labels(labels))
 
 
 @pytest.mark.parametrize("name", BOTH)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from labelkit.methods.few_labels.composition import DiscriminationLoss
-from labelkit.methods.few_labels.losses import SquaredConsistency
+from labelkit.methods.few_labels.losses import SquaredConsistencyLoss
 
 CENTROIDS = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
 FEATURES = torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [3.5, 0.5]])
@@ -55,4 +55,4 @@ def test_agreement_of_master_and_teacher_is_that_of_the_worked_rows() -> None:
     """The specification's J_C."""
     master = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]]).log()
     teacher = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]).log()
-    assert float(SquaredConsistency()(master, teacher).mean()) == pytest.approx(0.026667, abs=1e-6)
+    assert float(SquaredConsistencyLoss()(master, teacher).mean()) == pytest.approx(0.026667, abs=1e-6)

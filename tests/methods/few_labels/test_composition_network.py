@@ -48,7 +48,9 @@ def test_three_equal_networks_say_what_one_says(backbone: str, at: str) -> None:
     network.eval()
     expected = network.classify(network.embed(images))
     torch.testing.assert_close(master.classify(master.embed(images)), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(master.averaged_logits(master.inputs(images)), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        master.averaged_logits(master.composition_inputs(images)), expected, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_converters_begin_as_a_third_each() -> None:
@@ -70,8 +72,8 @@ def test_one_converter_alone_is_its_network_before_and_the_average_behind() -> N
     images = torch.randn(3, 3, 16, 16)
     first.eval()
     other.eval()
-    maps = first.backbone.net.pre(images)  # type: ignore[operator] # a staged network
-    features = other.backbone.net.post(maps)  # type: ignore[operator] # a staged network
+    maps = first.backbone.net.run_early_stages(images)  # type: ignore[operator] # a staged network
+    features = other.backbone.net.run_last_stage(maps)  # type: ignore[operator] # a staged network
     torch.testing.assert_close(master.embed(images), features)
     torch.testing.assert_close(master.classify(master.embed(images)), other.classify(features))
 

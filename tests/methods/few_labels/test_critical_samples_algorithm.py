@@ -4,7 +4,12 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.methods.few_labels import critical_samples
-from labelkit.methods.few_labels.critical_samples import discover_critical, entropy_bits, rank_weights, soft_labels
+from labelkit.methods.few_labels.critical_samples import (
+    compute_soft_labels,
+    discover_critical_samples,
+    entropy_bits,
+    rank_weights,
+)
 from numpy.typing import NDArray
 from tests.methods.few_labels.test_snowball_algorithm import cloud
 
@@ -18,7 +23,7 @@ LINE_LABELS = np.array([0, 0, 1, 1] + [-1] * 10)
 def soft_of(order: list[int], num_classes: int, beta: float) -> tuple[Array, float]:
     """Soft label and entropy of a row whose reference rows, by nearness, have these classes."""
     rows = np.arange(len(order) + 1, dtype=float)[:, None]
-    soft = soft_labels(rows, np.array([0]), np.array([-1, *order]), num_classes, beta, 1.0)
+    soft = compute_soft_labels(rows, np.array([0]), np.array([-1, *order]), num_classes, beta, 1.0)
     return soft[0], float(entropy_bits(soft)[0])
 
 
@@ -86,7 +91,7 @@ def test_rank_weights_are_those_of_the_specification(beta: float, expected: list
 
 
 def test_toy_distances_and_entropies_are_those_of_the_specification() -> None:
-    found = discover_critical(LINE, LINE_LABELS, 10, confine=False, balance="global")
+    found = discover_critical_samples(LINE, LINE_LABELS, 10, confine=False, balance="global")
     distance = np.array([0, 1, 2, 2.7, 2.9, 2.75, 2.1, 1.5, 0, 2.5])
     expected = np.full(10, 0.962146)
     expected[[3, 4, 5]] = 0.989093
@@ -110,7 +115,7 @@ def test_digits_give_the_specified_rows(
     labeled_digits: tuple[Array, Array, Array], options: dict[str, Any], confined: int, wrong: int, index_sum: int
 ) -> None:
     pixels, labels, truth = labeled_digits
-    found = discover_critical(pixels, labels, 50, **options)
+    found = discover_critical_samples(pixels, labels, 50, **options)
 
     assert sum(report["confined"] for report in found.per_class) == confined
     assert int((found.labels != truth[found.indices]).sum()) == wrong
@@ -120,7 +125,7 @@ def test_digits_give_the_specified_rows(
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_are_those_of_the_reference_procedure(seed: int) -> None:
     rows, labels = cloud(seed)
-    found = discover_critical(rows, labels, 9)
+    found = discover_critical_samples(rows, labels, 9)
     expected = by_loops(rows, labels, 9)
 
     assert found.indices.tolist() == [row for row, _, _ in expected]
@@ -131,7 +136,7 @@ def test_rows_are_those_of_the_reference_procedure(seed: int) -> None:
 
 def test_equally_near_reference_rows_rank_by_their_number() -> None:
     rows = np.array([[0.0], [1], [-1], [2], [-2]])
-    soft = soft_labels(rows, np.array([0]), np.array([-1, 0, 1, 1, 0]), 2, 0.5, 1.0)
+    soft = compute_soft_labels(rows, np.array([0]), np.array([-1, 0, 1, 1, 0]), 2, 0.5, 1.0)
     np.testing.assert_allclose(soft, [[0.526316, 0.473684]], atol=1e-6)  # ranked 0, 1, 1, 0
 
 
@@ -142,10 +147,10 @@ def test_a_row_whose_nearest_mean_and_soft_label_differ_is_counted_and_not_taken
 
     weights = rank_weights(4, 0.5)  # of rows 1, 2, 0, 3
     assert weights[0] + weights[2] > weights[1] + weights[3]
-    found = discover_critical(rows, labels, 3, confine=False, balance="global")
+    found = discover_critical_samples(rows, labels, 3, confine=False, balance="global")
     assert found.labels[found.indices == 6].tolist() == [0]
     rows[6] = 5.4  # now row 2 is the nearest
-    found = discover_critical(rows, labels, 3, confine=False, balance="global")
+    found = discover_critical_samples(rows, labels, 3, confine=False, balance="global")
     assert 6 not in found.indices
     assert [report["disagreeing"] for report in found.per_class] == [1, 0]
     assert found.disagreement == pytest.approx(1 / 3)
@@ -159,20 +164,20 @@ def test_tied_votes_go_to_the_nearest_mean() -> None:
 
 def test_one_label_per_class_is_told_of() -> None:
     rows, labels = cloud(7, per_class=1)
-    found = discover_critical(rows, labels, 9)
+    found = discover_critical_samples(rows, labels, 9)
     assert "entropies are equal" in found.warnings[0]
-    nearest = discover_critical(rows, labels, 9, criterion="min_distance")
+    nearest = discover_critical_samples(rows, labels, 9, criterion="min_distance")
     assert nearest.indices.tolist() == found.indices.tolist()
     assert nearest.warnings == ()
 
 
 def test_features_that_are_not_finite_are_refused() -> None:
     with pytest.raises(ValueError, match="features contains NaN"):
-        discover_critical(np.where(np.arange(14) == 9, np.nan, LINE[:, 0])[:, None], LINE_LABELS, 2)
+        discover_critical_samples(np.where(np.arange(14) == 9, np.nan, LINE[:, 0])[:, None], LINE_LABELS, 2)
 
 
 def test_a_skipped_class_has_no_weight() -> None:
-    found = discover_critical(LINE, LINE_LABELS, 4, num_classes=3)
+    found = discover_critical_samples(LINE, LINE_LABELS, 4, num_classes=3)
     assert found.soft[:, 2].tolist() == [0] * len(found.indices)
     # beta is 1 / 2: two classes have labels
-    assert found.entropy.tolist() == discover_critical(LINE, LINE_LABELS, 4).entropy.tolist()
+    assert found.entropy.tolist() == discover_critical_samples(LINE, LINE_LABELS, 4).entropy.tolist()

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.methods.few_labels.growth import NETWORKS, GrowthRules, LabelGrowth, broadcast_discovery
+from labelkit.methods.few_labels.growth import NETWORKS, GrowingLabelSet, GrowthRules, broadcast_discovery
 from labelkit.methods.few_labels.pseudo_label_selection import Discovery
 from labelkit.methods.few_labels.recipe import recalibrate_bn
 from labelkit.methods.few_labels.snowball import PastFeatures
-from labelkit.models.batch_norm import StatisticsSum
+from labelkit.models.batch_norm import BatchStatisticsSum
 from labelkit.training.method import TrainState
 from torch import nn
 
@@ -45,12 +45,12 @@ def test_sizes_double_up_to_the_cap(factor: float, cap: float, given: int, image
 
 
 @pytest.fixture
-def growth() -> LabelGrowth:
+def growth() -> GrowingLabelSet:
     given = np.array([0, 1, -1, -1, -1, -1, -1, -1])
-    return LabelGrowth(given, GrowthRules(2, 4, 2))
+    return GrowingLabelSet(given, GrowthRules(2, 4, 2))
 
 
-def test_the_table_tells_what_was_found_when_and_by_which_network(growth: LabelGrowth) -> None:
+def test_the_table_tells_what_was_found_when_and_by_which_network(growth: GrowingLabelSet) -> None:
     growth.add(discovery([2, 5], [1, 0]), "teacher")
     growth.add(discovery([7], [1]), "master")
     growth.next_generation()
@@ -64,7 +64,7 @@ def test_the_table_tells_what_was_found_when_and_by_which_network(growth: LabelG
     assert growth.given.tolist() == [0, 1, -1, -1, -1, -1, -1, -1]
 
 
-def test_churn_is_the_share_of_images_without_given_label_that_changed(growth: LabelGrowth) -> None:
+def test_churn_is_the_share_of_images_without_given_label_that_changed(growth: GrowingLabelSet) -> None:
     rows = np.arange(8)
     assert growth.record_predictions(torch.zeros(8, dtype=torch.int64), rows) == (None, None)
     changed = torch.tensor([1, 1, 1, 0, 0, 0, 0, 0])  # of the given ones nothing counts
@@ -77,11 +77,11 @@ def test_churn_is_the_share_of_images_without_given_label_that_changed(growth: L
 
 def test_features_of_the_past_are_kept_for_as_many_discoveries_as_asked() -> None:
     past = PastFeatures(3, 4, 2)
-    joined = [past.join(torch.full((4, 2), float(number))) for number in range(5)]
+    joined = [past.append(torch.full((4, 2), float(number))) for number in range(5)]
     assert [[int(part[0, 0]) for part in parts] for parts in joined] == [[0], [0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]]
     restored = PastFeatures(3, 4, 2)
     restored.load_state_dict(past.state_dict())
-    assert [int(part[0, 0]) for part in restored.join(torch.full((4, 2), 5.0))] == [3, 4, 5]
+    assert [int(part[0, 0]) for part in restored.append(torch.full((4, 2), 5.0))] == [3, 4, 5]
 
 
 def state(**options: Any) -> TrainState:
@@ -116,7 +116,7 @@ class Layers(nn.Module):
 
 def test_statistics_are_means_over_batches_weighted_by_images() -> None:
     network, images = Layers().eval(), torch.randn(10, 1, 6, 6)
-    statistics = StatisticsSum(network)
+    statistics = BatchStatisticsSum(network)
     with statistics.collect():
         for part in (images[:6], images[6:]):
             network.embed(part)
@@ -134,7 +134,7 @@ def test_shares_of_the_images_sum_up_to_all() -> None:
     shared.load_state_dict(whole.state_dict())
     sums = []
     for network, parts in ((whole, (images[:4], images[4:])), (shared, (images[:4],)), (shared, (images[4:],))):
-        statistics = StatisticsSum(network.eval())
+        statistics = BatchStatisticsSum(network.eval())
         with statistics.collect():
             for part in parts:
                 network.embed(part)

@@ -9,7 +9,7 @@ from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.few_labels.mean_teacher import MeanTeacherConfig, MeanTeacherObjective
 from labelkit.methods.few_labels.options import MeanTeacherOptions
-from labelkit.methods.few_labels.recipe import StudentNetworks, teacher_decay
+from labelkit.methods.few_labels.recipe import StudentNetworks, teacher_decay_schedule
 from labelkit.training.method import TrainState
 from torch import Tensor, nn
 
@@ -106,5 +106,5 @@ def test_processes_with_different_numbers_of_labels_average_to_one_with_all() ->
 
 def test_the_average_is_short_until_the_consistency_counts_in_full() -> None:
     config = MeanTeacherConfig(steps=100_000, ema_decay=0.999, ema_decay_start=0.99, consistency_ramp=0.4)
-    decay = teacher_decay(config, config.steps)
+    decay = teacher_decay_schedule(config, config.steps)
     assert [decay(update) for update in (1, 39_999, 40_000)] == [0.5, 0.99, 0.999]

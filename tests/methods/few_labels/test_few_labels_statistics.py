@@ -66,5 +66,5 @@ def test_an_objective_tells_which_averages_it_runs(make: Make, trainer: str, wei
         getattr(method.chain, name).backbone.register_forward_hook(lambda *_, name=name: ran.add(name))
     method.train()
     method.training_step(next(setup.batches()))
-    says = {"teacher": method.objective.runs_teacher, "master": method.objective.runs_master}
+    says = {"teacher": method.objective.teacher_in_train_mode, "master": method.objective.runs_master}
     assert ran == {name for name, runs in says.items() if runs}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from labelkit.methods.few_labels.losses import SquaredConsistency
+from labelkit.methods.few_labels.losses import SquaredConsistencyLoss
 
 STUDENT = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
 TEACHER = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
@@ -12,7 +12,7 @@ MASTER = torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
 
 
 def test_consistency_is_that_of_the_specification() -> None:
-    loss = SquaredConsistency()
+    loss = SquaredConsistencyLoss()
     assert loss(STUDENT, TEACHER).mean().item() == pytest.approx(0.029464, abs=1e-6)
     assert loss(STUDENT, MASTER)[0].item() == pytest.approx(0.003023, abs=1e-6)
 
@@ -23,11 +23,11 @@ def test_consistency_is_the_mean_over_classes_of_squared_differences() -> None:
         p = [math.exp(value) / sum(map(math.exp, student)) for value in student]
         q = [math.exp(value) / sum(map(math.exp, teacher)) for value in teacher]
         rows.append(sum((a - b) ** 2 for a, b in zip(p, q, strict=True)) / 3)
-    assert torch.allclose(SquaredConsistency()(STUDENT, TEACHER), torch.tensor(rows))
+    assert torch.allclose(SquaredConsistencyLoss()(STUDENT, TEACHER), torch.tensor(rows))
 
 
 def test_only_the_student_gets_gradients() -> None:
     student, teacher = STUDENT.clone().requires_grad_(), TEACHER.clone().requires_grad_()
-    SquaredConsistency()(student, teacher).mean().backward()
+    SquaredConsistencyLoss()(student, teacher).mean().backward()
     assert student.grad.abs().sum() > 0
     assert teacher.grad is None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.methods.few_labels import composition, lmcs
-from labelkit.methods.few_labels.composition import MasterTraining
+from labelkit.methods.few_labels.composition import MasterTrainer
 from torch import Tensor, nn
 
 Make = Callable[..., Any]
@@ -27,13 +27,13 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-def training(setup: Any, labels: Any = None, **options: Any) -> MasterTraining:
+def training(setup: Any, labels: Any = None, **options: Any) -> MasterTrainer:
     """Of the master of a finished run, by options like its own."""
     method, bank = setup.method, setup.bank
     given = {"master_steps": 4, "unlabeled_weight": 30.0, "discrimination": "ratio", **options}
     config = setup.config.model_copy(update=given)
     used, state = method.growth.labels() if labels is None else labels, setup.trainer._state(log_now=False)
-    return MasterTraining(method.guide.master, config, used, bank.rows, method.eval_view(), state)
+    return MasterTrainer(method.guide.master, config, used, bank.rows, method.eval_view(), state)
 
 
 def test_the_pretext_is_a_classification_of_the_four_turns_of_each_image(
@@ -74,7 +74,7 @@ def test_training_a_master_changes_the_composition_and_nothing_else(make: Make) 
     setup.trainer.fit()
     master = method.guide.master
     before, student, teacher = weights(master), weights(method.network), weights(method.chain.teacher)
-    record = training(setup).run(method.network, method.chain.teacher, first=False)
+    record = training(setup).run(method.network, method.chain.teacher, is_first=False)
     after = weights(master)
     assert equal(weights(method.network), student)
     assert equal(weights(method.chain.teacher), teacher)

@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.methods.few_labels.snowball_search import discover_confident, fuse_parts, mean_ranks
+from labelkit.methods.few_labels.snowball_search import discover_confident_samples, fuse_class_distances, mean_ranks
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -52,7 +52,7 @@ def by_loops(rows: Array, labels: Array, count: int, balance: str, select: str) 
 
 
 def test_toy_distances_classes_and_order_are_those_of_the_specification() -> None:
-    found = discover_confident(TOY, TOY_LABELS, 10, balance="global")
+    found = discover_confident_samples(TOY, TOY_LABELS, 10, balance="global")
 
     assert found.indices.tolist() == [4, 7, 5, 6, 8, 9, 13, 10, 11, 12]
     by_row = np.argsort(found.indices)
@@ -74,7 +74,7 @@ def test_toy_distances_classes_and_order_are_those_of_the_specification() -> Non
     ],
 )
 def test_toy_selection_is_that_of_the_specification(options: dict[str, Any], count: int, expected: list[int]) -> None:
-    assert discover_confident(TOY, TOY_LABELS, count, **options).indices.tolist() == expected
+    assert discover_confident_samples(TOY, TOY_LABELS, count, **options).indices.tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_digits_give_the_specified_rows(
     labeled_digits: tuple[Array, Array, Array], select: Any, balance: Any, wrong: int, index_sum: int
 ) -> None:
     pixels, labels, truth = labeled_digits
-    found = discover_confident(pixels, labels, 50, select=select, balance=balance)
+    found = discover_confident_samples(pixels, labels, 50, select=select, balance=balance)
 
     assert int((found.labels != truth[found.indices]).sum()) == wrong
     assert int(found.indices.sum()) == index_sum
@@ -104,20 +104,20 @@ def test_fusion_of_three_networks_is_that_of_the_specification() -> None:
         np.array([[3, 2], [0.5, 3], [6, 0.5]]),
     ]
 
-    labels, distance = fuse_parts(parts, "distance")
+    labels, distance = fuse_class_distances(parts, "distance")
     np.testing.assert_allclose(distance[:, 0], [2.0, 1.166667, 1.166667], atol=1e-6)
     assert labels.tolist() == [0, 0, 1]
-    labels, distance = fuse_parts(parts, "cascade")
+    labels, distance = fuse_class_distances(parts, "cascade")
     np.testing.assert_allclose(distance[:, 0], [3.741657, 2.291288, 2.291288], atol=1e-6)
     assert labels.tolist() == [0, 0, 1]
     # row 0: class 0 by distance and cascade, class 1 by rank
-    labels, nearest = fuse_parts(parts, "rank")
+    labels, nearest = fuse_class_distances(parts, "rank")
     np.testing.assert_allclose(mean_ranks(nearest), [1.666667, 2.0, 2.333333], atol=1e-6)
     assert labels.tolist() == [1, 0, 1]
 
 
 def test_majority_tie_goes_to_the_class_with_the_smallest_mean_distance() -> None:
-    labels, _ = fuse_parts([np.array([[1.0, 2.0]]), np.array([[4.0, 2.5]])], "rank")
+    labels, _ = fuse_class_distances([np.array([[1.0, 2.0]]), np.array([[4.0, 2.5]])], "rank")
     assert labels.tolist() == [1]  # means 2.5 and 2.25
 
 
@@ -126,7 +126,7 @@ def test_majority_tie_goes_to_the_class_with_the_smallest_mean_distance() -> Non
 @pytest.mark.parametrize("select", ["min", "far", "max"])
 def test_rows_are_those_of_plain_loops(seed: int, balance: Any, select: Any) -> None:
     rows, labels = cloud(seed, num_rows=30)
-    found = discover_confident(rows, labels, 9, balance=balance, select=select)
+    found = discover_confident_samples(rows, labels, 9, balance=balance, select=select)
     expected = by_loops(rows, labels, 9, balance, select)
 
     assert found.indices.tolist() == [row for row, _, _ in expected]
@@ -136,21 +136,21 @@ def test_rows_are_those_of_plain_loops(seed: int, balance: Any, select: Any) -> 
 
 def test_random_selection_is_the_specified_draw() -> None:
     rows, labels = cloud(0)
-    every = discover_confident(rows, labels, 31, balance="global")
+    every = discover_confident_samples(rows, labels, 31, balance="global")
     generator = np.random.RandomState(5)
     expected = []
     for c in range(3):
         group = every.indices[every.labels == c]
         expected += group[generator.permutation(len(group))][:3].tolist()
 
-    assert discover_confident(rows, labels, 9, select="random", seed=5).indices.tolist() == expected
+    assert discover_confident_samples(rows, labels, 9, select="random", seed=5).indices.tolist() == expected
 
 
 def test_cascade_is_the_distance_between_features_side_by_side() -> None:
     first, labels = cloud(5)
     second, _ = cloud(6)
-    side_by_side = discover_confident(np.hstack([first, second]), labels, 9)
-    found = discover_confident([first, second], labels, 9, fusion="cascade")
+    side_by_side = discover_confident_samples(np.hstack([first, second]), labels, 9)
+    found = discover_confident_samples([first, second], labels, 9, fusion="cascade")
 
     assert found.indices.tolist() == side_by_side.indices.tolist()
     np.testing.assert_allclose(found.distance, side_by_side.distance, rtol=1e-12)
@@ -158,18 +158,18 @@ def test_cascade_is_the_distance_between_features_side_by_side() -> None:
 
 def test_ranks_let_the_classes_take_turns() -> None:
     rows, labels = cloud(10, num_rows=60)
-    found = discover_confident(rows, labels, 12)
+    found = discover_confident_samples(rows, labels, 12)
     first = found.indices[found.rank <= 6]
 
     assert sorted(found.rank.tolist()) == list(range(1, 13))
-    assert sorted(first.tolist()) == sorted(discover_confident(rows, labels, 6).indices.tolist())
+    assert sorted(first.tolist()) == sorted(discover_confident_samples(rows, labels, 6).indices.tolist())
 
 
 def test_rounds_are_single_discoveries_one_after_the_other() -> None:
     rows, labels = cloud(12, num_rows=60)
-    rounds = discover_confident(rows, labels, 6, 2)
-    first = discover_confident(rows, labels, 6)
-    second = discover_confident(rows, first.added_to(labels), 6, original=labels)
+    rounds = discover_confident_samples(rows, labels, 6, 2)
+    first = discover_confident_samples(rows, labels, 6)
+    second = discover_confident_samples(rows, first.fill_in(labels), 6, original=labels)
 
     assert rounds.indices.tolist() == [*first.indices.tolist(), *second.indices.tolist()]
     assert rounds.round.tolist() == [1] * 6 + [2] * 6
@@ -182,7 +182,7 @@ def test_shares_follow_the_given_labels_and_not_those_found() -> None:
     grown = labels.copy()
     grown[np.flatnonzero(labels < 0)[:9]] = 0
 
-    found = discover_confident(rows, grown, 9, original=labels)
+    found = discover_confident_samples(rows, grown, 9, original=labels)
 
     assert [report["quota"] for report in found.per_class] == [3, 3, 3]
 
@@ -190,13 +190,13 @@ def test_shares_follow_the_given_labels_and_not_those_found() -> None:
 def test_unbalanced_labels_give_unbalanced_shares() -> None:
     rows, labels = cloud(14, num_rows=60)
     labels[9:18] = 0  # 12 of class 0, 3 each of the others
-    assert [report["quota"] for report in discover_confident(rows, labels, 6).per_class] == [4, 1, 1]
+    assert [report["quota"] for report in discover_confident_samples(rows, labels, 6).per_class] == [4, 1, 1]
 
 
 def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
     rows = np.array([[0.0], [10], [1], [2], [3], [9]])
     labels = [0, 1, -1, -1, -1, -1]
-    short = discover_confident(rows, labels, 4)
+    short = discover_confident_samples(rows, labels, 4)
 
     assert short.indices.tolist() == [2, 3, 5]
     assert short.exhausted
@@ -207,7 +207,9 @@ def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
 
 
 def test_a_class_without_a_label_is_never_named() -> None:
-    found = discover_confident(TOY, TOY_LABELS, 10, num_classes=3, balance="global", class_names=["ant", "bee", "cat"])
+    found = discover_confident_samples(
+        TOY, TOY_LABELS, 10, num_classes=3, balance="global", class_names=["ant", "bee", "cat"]
+    )
     assert 2 not in found.labels
     assert found.warnings == ("no image is labeled as class 'cat', which will never be predicted",)
     assert np.isfinite(found.distance).all()
@@ -218,9 +220,9 @@ def test_features_that_are_not_finite_are_refused(bad: float, message: str) -> N
     rows = TOY.copy()
     rows[7, 1] = bad
     with pytest.raises(ValueError, match=message):
-        discover_confident(rows, TOY_LABELS, 2)
+        discover_confident_samples(rows, TOY_LABELS, 2)
 
 
 def test_several_networks_need_a_fusion() -> None:
     with pytest.raises(ValueError, match="2 feature arrays require a fusion method"):
-        discover_confident([TOY, TOY], TOY_LABELS, 2)
+        discover_confident_samples([TOY, TOY], TOY_LABELS, 2)

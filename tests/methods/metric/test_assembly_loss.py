@@ -5,11 +5,7 @@ import math
 
 import pytest
 import torch
-from labelkit.methods.metric.assembly import (
-    assembly_coherence,
-    assembly_correlation,
-    assembly_entropy,
-)
+from labelkit.methods.metric.assembly import assembly_coherence, assembly_correlation, assembly_entropy
 from torch import Tensor
 
 SYMMETRIC = [[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]]

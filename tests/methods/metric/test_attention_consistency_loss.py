@@ -7,8 +7,8 @@ import pytest
 import torch
 from labelkit.algorithms.attention import keypoint_heatmaps
 from labelkit.algorithms.homographies import (
+    apply_homographies,
     crop_homographies,
-    move_points,
     rotation_homographies,
     sample_second_views,
     zoom_homographies,
@@ -87,7 +87,7 @@ def test_both_maps_get_gradients() -> None:
 def test_masked_maps_of_matched_images() -> None:
     present = torch.ones(1, 3, dtype=torch.bool)
     spots = torch.tensor([[[-2 / 3, -2 / 3], [0, -2 / 3], [0.1, 0.2]]], dtype=torch.float64)
-    turned, _ = move_points(spots, QUARTER)
+    turned, _ = apply_homographies(spots, QUARTER)
     first = NINE * keypoint_heatmaps(spots, present, (3, 3))
     second = torch.rot90(NINE, 1, (1, 2)) * keypoint_heatmaps(turned, present, (3, 3))
 

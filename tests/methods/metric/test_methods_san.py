@@ -9,10 +9,10 @@ import pytest
 import torch
 from labelkit.data.batch import Batch
 from labelkit.errors import ConfigError
-from labelkit.methods.metric.assembly import assembly_terms, compute_term_weight, weighted_sum
+from labelkit.methods.metric.assembly import assembly_terms, compute_term_weight, weighted_assembly_loss
 from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.training.method import TrainState
 from labelkit.training.monitors.retrieval import compute_similarity_spread
 from tests.running import run_in_one_and_two_processes
@@ -92,9 +92,9 @@ def contrastive_by_loops(anchors: Any, references: Any, mine: Any, theirs: Any, 
 
 
 def test_terms_grow_between_two_moments() -> None:
-    config = resolve(SANConfig, preset="digits", overrides={"term_ramp": "0.1,0.5"}).config
+    config = resolve_config(SANConfig, preset="digits", overrides={"term_ramp": "0.1,0.5"}).config
     assert [compute_term_weight(config, done) for done in (0, 0.1, 0.3, 0.5, 1)] == pytest.approx([0, 0, 0.5, 1, 1])
-    at_once = resolve(SANConfig, preset="digits", overrides={"term_ramp": "0,0"}).config
+    at_once = resolve_config(SANConfig, preset="digits", overrides={"term_ramp": "0,0"}).config
     assert compute_term_weight(at_once, 0) == 1
 
 
@@ -113,7 +113,9 @@ def test_terms_of_the_assembly_train_the_predictor_alone_unless_asked(make: Make
     total = sum(weights[f"{name}_weight"] * term for name, term in terms.items())
     expected = torch.autograd.grad(total, [*inside, *before])
 
-    found = weighted_sum(method.config, assembly_terms(method.config, method.network(batch.images).assembly), predictor)
+    found = weighted_assembly_loss(
+        method.config, assembly_terms(method.config, method.network(batch.images).assembly), predictor
+    )
     found.backward()
 
     assert found.item() == pytest.approx(total.item(), rel=1e-6)

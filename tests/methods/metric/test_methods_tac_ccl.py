@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.data.batch import Batch, ViewGeometry
-from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, compute_crop_box
+from labelkit.methods.metric.matched_images import MatchedPairing, MatchedPairs, PairCorrespondence, compute_crop_box
 from labelkit.store.array_files import Matches, build_match, join_matches
 from tests.fake_cuda import fake_cuda
 
@@ -71,7 +71,7 @@ def test_second_views_show_partners_of_the_same_cluster(make: Make, monkeypatch:
     monkeypatch.setattr("labelkit.methods.metric.matched_images._SHARE", 1.0)
     setup = make("tac-ccl")
     pairs = [(row, (row + 1) % 64) for row in range(64)]
-    matched = MatchedImages(_some_matches(pairs), np.full((64, 2), 8), "digest")
+    matched = MatchedPairs(_some_matches(pairs), np.full((64, 2), 8), "digest")
     clusters = np.arange(64) // 4
     plan = MatchedPairing(matched, lambda: clusters).plan(np.arange(64), np.arange(64), seed=0, epoch=0)
 
@@ -90,24 +90,24 @@ def test_second_views_show_partners_of_the_same_cluster(make: Make, monkeypatch:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 def test_maps_between_partners_fit_together_under_cuda_autocast(precision: torch.dtype) -> None:
-    matched = MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "digest")
+    matched = MatchedPairs(_some_matches([(0, 1)]), np.full((64, 2), 8), "digest")
     with fake_cuda(precision) as cuda:
         matrices = torch.eye(3, device=cuda)[:2].expand(4, 2, 3)
         batch = Batch(
             (), torch.zeros(4), torch.zeros(4), (ViewGeometry(matrices), ViewGeometry(matrices)),
             torch.zeros(4, dtype=torch.int64, device=cuda),
         )  # fmt: skip
-        geometry = PairGeometry(matched)
+        geometry = PairCorrespondence(matched)
         homographies, masks = geometry(batch, (2, 2))
         assert {found.dtype for found in (homographies, *masks)} == {torch.float32}
 
 
 def test_maps_between_partners_are_as_exact_under_autocast() -> None:
-    matched = MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "digest")
+    matched = MatchedPairs(_some_matches([(0, 1)]), np.full((64, 2), 8), "digest")
     matrices = torch.rand(4, 2, 3, generator=torch.Generator().manual_seed(0))
     views = ViewGeometry(torch.eye(3)[:2].expand(4, 2, 3)), ViewGeometry(matrices)
     batch = Batch((), torch.zeros(4), torch.zeros(4), views, torch.zeros(4, dtype=torch.int64))
-    geometry = PairGeometry(matched)
+    geometry = PairCorrespondence(matched)
     expected, expected_masks = geometry(batch, (2, 2))
     with torch.autocast("cpu", torch.bfloat16):
         found, masks = geometry(batch, (2, 2))

@@ -164,7 +164,7 @@ def test_an_assembly_sits_at_the_places_of_the_specification_and_has_an_effect(
     images = torch.randn(2, 3, *(2 * (network.input_spec.size,)))
     with torch.no_grad():
         moved = network(images)
-        with network.disabled_assembly():
+        with network.without_assembly():
             still = network(images)
     assert moved.assembly is not None
     assert still.assembly is None

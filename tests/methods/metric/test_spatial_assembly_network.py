@@ -2,11 +2,7 @@
 
 import pytest
 import torch
-from labelkit.methods.metric.assembly import (
-    SpatialAssembly,
-    assemble,
-    sinkhorn_normalize,
-)
+from labelkit.methods.metric.assembly import SpatialAssembly, assemble, sinkhorn_normalize
 from torch import nn
 
 

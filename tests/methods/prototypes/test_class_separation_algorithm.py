@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from labelkit.algorithms.prototypes import measure_spread
-from labelkit.methods.prototypes.files import optimize_separated_prototypes, separation_gradient
+from labelkit.methods.prototypes.files import optimize_separated_prototypes, separation_loss_and_gradient
 from numpy.typing import NDArray
 
 
@@ -22,12 +22,12 @@ def loss_by_loops(rows: NDArray[np.float64]) -> float:
 
 def test_the_loss_is_that_of_scalar_loops() -> None:
     rows = random_rows(7, 3)
-    assert separation_gradient(rows)[0] == pytest.approx(loss_by_loops(rows), abs=1e-14)
+    assert separation_loss_and_gradient(rows)[0] == pytest.approx(loss_by_loops(rows), abs=1e-14)
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
     rows, step = random_rows(6, 4), 1e-6
-    gradient = separation_gradient(rows)[1]
+    gradient = separation_loss_and_gradient(rows)[1]
     for place in np.ndindex(rows.shape):
         up, down = rows.copy(), rows.copy()
         up[place] += step
@@ -47,7 +47,7 @@ def test_few_vectors_end_near_the_best_sets_that_are_known(count: int, dim: int,
 def test_a_step_goes_down_the_gradient_and_ends_on_the_sphere() -> None:
     start = np.random.default_rng(3).standard_normal((5, 3))
     start /= np.linalg.norm(start, axis=1, keepdims=True)
-    moved = start - 0.1 * separation_gradient(start)[1]
+    moved = start - 0.1 * separation_loss_and_gradient(start)[1]
     expected = moved / np.linalg.norm(moved, axis=1, keepdims=True)
     found = optimize_separated_prototypes(5, 3, np.random.default_rng(3), iterations=1, lr=0.1)
     np.testing.assert_allclose(found, expected, atol=1e-7)

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.prototypes import uniformity_gradient
+from labelkit.algorithms.prototypes import uniformity_loss_and_gradient
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.keyed_random import KeyedRNG
-from labelkit.data.splits import ClassLabels, use_dataset_labels
+from labelkit.data.splits import ClassLabels, make_dataset_label_split
 from labelkit.data.views.recipes import classification_view
-from labelkit.data.views.transforms import affine_matrices, warp
+from labelkit.data.views.transforms import draw_affine_maps, warp_images
 from labelkit.errors import ConfigError
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.methods.prototypes.source import load_initial_prototypes
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.method import TrainState
 
@@ -74,7 +74,7 @@ def test_a_resumed_run_with_many_assignments_and_mixup_equals_an_uninterrupted_o
 
 def made(count: int, dim: int, said: list[str], **options: Any) -> np.ndarray:
     """Return the prototypes that a run starts with."""
-    config = resolve(DL2PAConfig, preset="digits", overrides={"dataset": "digits", **options}).config
+    config = resolve_config(DL2PAConfig, preset="digits", overrides={"dataset": "digits", **options}).config
     return load_initial_prototypes(config, count, dim, said.append).double().numpy()
 
 
@@ -83,7 +83,7 @@ def made(count: int, dim: int, said: list[str], **options: Any) -> np.ndarray:
 def test_prototypes_that_are_not_sharpened_minimize_the_paper_s_loss(count: int, dim: int) -> None:
     said: list[str] = []
     least, sharp = made(count, dim, said, sharpest_t=None), made(count, dim, said)
-    (loss, gradient), (sharp_loss, _) = uniformity_gradient(least), uniformity_gradient(sharp)
+    (loss, gradient), (sharp_loss, _) = uniformity_loss_and_gradient(least), uniformity_loss_and_gradient(sharp)
 
     assert np.abs(gradient).max() < 1e-5  # at a minimum, to the digits of float32
     assert loss < sharp_loss - 1e-4
@@ -132,8 +132,8 @@ def test_labels_with_gaps_are_numbered_without_them_and_named_by_their_own_names
     make: Make, prepared: PreparedData
 ) -> None:
     labels = prepared.dataset.labels
-    split = use_dataset_labels(ClassLabels(labels, np.isin(labels, [1, 4, 8]), 10))
-    gaps = PreparedData(prepared.dataset, split, split.training_labels(labels))
+    split = make_dataset_label_split(ClassLabels(labels, np.isin(labels, [1, 4, 8]), 10))
+    gaps = PreparedData(prepared.dataset, split, split.to_training_labels(labels))
     setup = make("dl2pa", data=gaps, epochs=1)
     setup.trainer.fit()
     assert setup.method.data.class_order[:3] == (1, 4, 8)
@@ -182,8 +182,8 @@ def test_a_crop_flip_view_shifts_by_whole_pixels_and_shows_black_beyond() -> Non
     padded = torch.nn.functional.pad(image.float() / 255, (4, 4, 4, 4))
     shifts = set()
     for key in range(60):
-        matrices = affine_matrices(view, KeyedRNG(0, 0, np.array([key])), 0)
-        shown = warp(image, matrices, view)[0]
+        matrices = draw_affine_maps(view, KeyedRNG(0, 0, np.array([key])), 0)
+        shown = warp_images(image, matrices, view)[0]
         x, y = (round(float(matrices[0, axis, 2]) * 16) for axis in (0, 1))
         assert torch.allclose(shown, padded[0, :, 4 + y : 36 + y, 4 + x : 36 + x], atol=1e-4)
         shifts.add((x, y))

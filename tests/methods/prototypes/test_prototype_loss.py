@@ -4,7 +4,12 @@ import math
 
 import pytest
 import torch
-from labelkit.methods.prototypes.losses import InnerProductLoss, UniformityLoss, WeightedCrossEntropy, balancing_weights
+from labelkit.methods.prototypes.losses import (
+    InnerProductLoss,
+    UniformityLoss,
+    WeightedCrossEntropy,
+    balanced_class_weights,
+)
 
 ROWS = torch.tensor([[3.0, 4.0], [0.0, 2.0], [-1.0, 0.0]])
 OWN = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
@@ -44,7 +49,7 @@ def test_gradient_is_largest_at_120_degrees_and_vanishes_at_0_and_180(degrees: f
 
 def test_classes_of_a_batch_count_alike_under_balancing_weights() -> None:
     labels = torch.tensor([0, 0, 0, 0, 0, 1, 1, 2])
-    weights = balancing_weights(torch.bincount(labels, minlength=4))
+    weights = balanced_class_weights(torch.bincount(labels, minlength=4))
     assert weights.tolist() == pytest.approx([0.533333, 1.333333, 2.666667, 1.0], abs=1e-6)
     embeddings, own = embeddings_with([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
     assert float(InnerProductLoss()(embeddings, own)) == pytest.approx(0.1275, abs=1e-6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.common.training_data import PreparedData
-from labelkit.data.splits import ClassLabels, use_dataset_labels
+from labelkit.data.splits import ClassLabels, make_dataset_label_split
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.prototypes.source import project_word_vectors, read_class_vectors
 from sklearn.decomposition import PCA
@@ -91,8 +91,8 @@ def test_a_run_takes_the_vectors_of_its_classes_in_their_order(
     path = tmp_path / "digits.txt"
     path.write_text("".join(f"{i} {' '.join(map(str, row))}\n" for i, row in enumerate(vectors)))
     labels = prepared.dataset.labels
-    split = use_dataset_labels(ClassLabels(labels, np.isin(labels, [8, 1, 4]), 10))
-    some = PreparedData(prepared.dataset, split, split.training_labels(labels))
+    split = make_dataset_label_split(ClassLabels(labels, np.isin(labels, [8, 1, 4]), 10))
+    some = PreparedData(prepared.dataset, split, split.to_training_labels(labels))
     setup = make("dl2pa", data=some, prototypes="words", class_vectors=path, reassign=False, epochs=1)
     setup.trainer.fit()
     assert setup.method.data.class_order[:3] == (1, 4, 8)

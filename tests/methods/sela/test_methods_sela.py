@@ -215,10 +215,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from labelkit.cli.main import main
-from labelkit.options.presets import resolve
+from labelkit.options.presets import resolve_config
 from labelkit.data.registry import load_dataset
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.splits import ClassLabels, no_labels_split
+from labelkit.data.splits import ClassLabels, make_unlabeled_split
 from labelkit.training.devices import Runtime
 from labelkit.training.trainer import Trainer
 from labelkit.methods.registry import METHODS
@@ -226,11 +226,11 @@ from labelkit.commands.common.training_data import PreparedData
 
 torch.set_num_threads(1)
 digits = load_dataset("digits", data_root=Path("data")).select(np.arange(101))
-split = no_labels_split(ClassLabels(digits.labels, digits.given, 10))
-data = PreparedData(digits, split, split.training_labels(digits.labels))
+split = make_unlabeled_split(ClassLabels(digits.labels, digits.given, 10))
+data = PreparedData(digits, split, split.to_training_labels(digits.labels))
 options = {"dataset": "digits", "batch_size": 16, "epochs": 1, "device": "cpu", "num_clusters": (8,)}
-config = resolve(METHODS["sela"].config, preset="digits", overrides=options).config
-method = METHODS["sela"].load()(config, data.info(0))
+config = resolve_config(METHODS["sela"].config, preset="digits", overrides=options).config
+method = METHODS["sela"].load()(config, data.build_data_info(0))
 runtime = Runtime(device="cpu")
 trainer = Trainer(method, ImageBank(digits, base_size=32), data.labels, config, runtime)
 method.on_step_start(trainer._state(log_now=False))

@@ -14,9 +14,9 @@ from labelkit.commands.common.training_data import prepare_data
 from labelkit.methods.registry import METHODS
 from labelkit.options.training import StepRunConfig
 from labelkit.pipelines.compare import runs
-from labelkit.pipelines.compare.compare import Row, format_training_length
+from labelkit.pipelines.compare.compare import MethodRow, format_training_length
 from labelkit.pipelines.compare.options import CompareConfig
-from labelkit.pipelines.compare.runs import DatasetInfo, RunError, method_config, run_process
+from labelkit.pipelines.compare.runs import DatasetInfo, FailedRunError, method_config, run_process
 from tests.short_runs import EACH_METHOD
 
 DIGITS = DatasetInfo(num_classes=10, test_split="test", holdout=0.25)
@@ -145,7 +145,7 @@ def test_a_process_tells_what_it_took_and_how_it_ended(tmp_path: Path) -> None:
     cost, code = run_process(
         [sys.executable, "-c", program],
         tmp_path / "said",
-        limit=60,
+        time_limit=60,
         environment=dict(os.environ),
     )
 
@@ -163,12 +163,12 @@ def test_a_process_ends_when_its_time_is_over_or_the_comparison_is_whatever_it_d
     forever = [sys.executable, "-c", deaf]
     started = time.monotonic()
 
-    with pytest.raises(RunError, match="did not finish within 1 s"):
-        run_process(forever, tmp_path / "said", limit=1, environment=dict(os.environ))
+    with pytest.raises(FailedRunError, match="did not finish within 1 s"):
+        run_process(forever, tmp_path / "said", time_limit=1, environment=dict(os.environ))
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 1)
     with pytest.raises(KeyboardInterrupt):
-        run_process(forever, tmp_path / "said", limit=600, environment=dict(os.environ))
+        run_process(forever, tmp_path / "said", time_limit=600, environment=dict(os.environ))
     signal.signal(signal.SIGALRM, before)
 
     assert time.monotonic() - started < 60
@@ -214,4 +214,4 @@ def test_steps_are_named_before_later_steps_also_after_a_stop() -> None:
     read_again = json.loads(json.dumps({"steps": 200, "later_steps": 1}, sort_keys=True))
     run = {"length": read_again, "share_of_preset": 0.5, "over_budget": True}
 
-    assert format_training_length(Row("snowball", runs=[run])) == "200 steps, 1 later step (50.0%), over budget"
+    assert format_training_length(MethodRow("snowball", runs=[run])) == "200 steps, 1 later step (50.0%), over budget"

@@ -14,8 +14,8 @@ from labelkit.pipelines.reproduce.options import ReproduceConfig
 from labelkit.pipelines.reproduce.running import reproduce
 from labelkit.pipelines.reproduce.tables import (
     PublishedTable,
-    available_tables,
     complete_command,
+    list_available_tables,
     list_excluded_tables,
     read_table,
 )
@@ -67,7 +67,10 @@ def first_rows(table: PublishedTable) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if row % 24 else ()) for row, name in enumerate(available_tables())],
+    [
+        pytest.param(name, marks=pytest.mark.slow if row % 24 else ())
+        for row, name in enumerate(list_available_tables())
+    ],
 )
 def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, here = read_table(name), tmp_path / "here"
@@ -82,7 +85,7 @@ def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest
 
 
 def test_tables_that_are_left_out_are_no_tables() -> None:
-    places = {(read_table(name).source, read_table(name).place) for name in available_tables()}
+    places = {(read_table(name).source, read_table(name).place) for name in list_available_tables()}
     assert all(entry["reason"] and (entry["source"], entry["place"]) not in places for entry in list_excluded_tables())
 
 
@@ -363,7 +366,7 @@ def test_a_file_that_is_no_table_is_refused(table: Path, old: str, new: str, sai
 @pytest.mark.parametrize("method", METHODS)
 def test_every_row_of_every_table_runs_for_a_few_steps(method: str, tmp_path: Path) -> None:
     failed = []
-    for table in map(read_table, [name for name in available_tables() if name.startswith(f"{method}-")]):
+    for table in map(read_table, [name for name in list_available_tables() if name.startswith(f"{method}-")]):
         for row in table.rows:
             try:
                 assert run_row(table, row, tmp_path).keys() == table.values.keys()

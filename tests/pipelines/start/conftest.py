@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.common.results import CommandResult
 from labelkit.options.base import BaseConfig
 from labelkit.pipelines.start import run as run_module
 from labelkit.studio.report.options import ReportConfig
@@ -24,11 +24,11 @@ def no_page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Draw no page and no sheet, which take half of the time of a call, unless a test is about them."""
     step = run_module._run
 
-    def run_step(config: BaseConfig) -> SimpleResult:
+    def run_step(config: BaseConfig) -> CommandResult:
         if not isinstance(config, ReportConfig):
             return step(config.model_copy(update={"sheet": None}) if "sheet" in type(config).model_fields else config)
         config.out.write_bytes(b"a page")
-        return SimpleResult({}, (config.out,), ())
+        return CommandResult({}, (config.out,), ())
 
     if "with_page" not in request.fixturenames:
         monkeypatch.setattr(run_module, "_run", run_step)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from labelkit import __version__
 from labelkit.cli.main import main
-from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.common.results import CommandResult
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.errors import ConfigError, DatasetError, ResourceError, StoreError
 from labelkit.files import sha256_file
@@ -34,7 +34,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.results import list_results, read_result
 from labelkit.store.writing import EmbeddingRun
-from labelkit.studio.label.actions import Step
+from labelkit.studio.label.actions import EditStep
 from PIL import Image
 from tests.pipelines.squares import add_photos, color, labels_in, rows, run, table, write_labels
 from tests.pipelines.start.conftest import Begin
@@ -183,7 +183,7 @@ def test_a_person_is_asked_whether_all_classes_have_labels(
     )
 
     def label(server: Any, *_: object, **__: object) -> None:
-        server.session.plan_and_commit("act", lambda _: [Step("label", rows=(2,), name="blue")], by="", client="")
+        server.session.plan_and_commit("act", lambda _: [EditStep("label", rows=(2,), name="blue")], user="", client="")
         server.asking.predict(server.asking)
 
     monkeypatch.setattr("labelkit.studio.label.server.serve", label)
@@ -191,7 +191,7 @@ def test_a_person_is_asked_whether_all_classes_have_labels(
         run(photos, labels=(known,), serve=True, out=tmp_path / "served")
         assert ("some" in served[0]) == (said == "1")
         if said == "1":  # the call after the browser groups as those in it, and does not ask again
-            assert records.Record.read(tmp_path / "served").rounds[-1]["new_classes"] == "some"
+            assert records.StartRecord.read(tmp_path / "served").rounds[-1]["new_classes"] == "some"
             assert len(person.asked) == 1
         person.asked = []
         values = run(photos, labels=(known,))
@@ -326,6 +326,58 @@ def test_labels_and_corrections_in_each_table_are_taken_however_a_spreadsheet_sa
     assert labels_in(folder / "given.csv")["008.png"] == "blue"
 
 
+@pytest.mark.parametrize("spelling", ["{} ", ".\\{}"])
+def test_labels_are_read_although_another_program_respelled_the_paths(
+    photos: Path, tmp_path: Path, doubted: Path, spelling: str
+) -> None:
+    folder = tmp_path / "photos-labeled"
+    given, first = labels_in(folder / "given.csv"), save_as(folder / "next.csv", {}, ",", "utf-8")
+    second = next(path for path in labels_in(folder / "labels.csv") if path not in {first, *given})
+    named = {"next.csv": {first: "new"}, "labels.csv": {second: "other"}, "check.csv": {"004.png": "green"}}
+    for name in (*named, "given.csv"):
+        save_as(folder / name, named.get(name, {}), ",", "utf-8")
+        lines = rows(folder / name)
+        with (folder / name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, row_names := list(lines[0]))
+            writer.writeheader()
+            blank = dict.fromkeys({"sha256"} & {*row_names}, "")
+            writer.writerows(row | {"path": spelling.format(row["path"])} | blank for row in lines)
+
+    with use_progress(heard := Heard()):
+        run(photos, num_classes=7)
+
+    assert labels_in(folder / "given.csv") == given | {first: "new", second: "other", "004.png": "green"}
+    assert not (folder / "away.csv").exists()
+    assert not any("removed" in text or "missing" in text for text in (*heard.messages, *heard.warnings))
+
+
+def test_a_table_whose_column_of_labels_was_renamed_is_refused(photos: Path, doubted: Path) -> None:
+    labels = photos.with_name("photos-labeled") / "labels.csv"
+    labels.write_text(labels.read_text().replace("label", "Beschriftung", 1))
+
+    with use_progress(heard := Heard()), pytest.raises(DatasetError, match="no column 'label'") as caught:
+        run(photos, num_classes=3)
+
+    assert (caught.value.remedy, heard.warnings) == ("Rename the column of labels to `label`.", [])
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_labels_are_restored_if_their_table_was_lost(
+    photos: Path, tmp_path: Path, doubted: Path, content: str | None
+) -> None:
+    given = tmp_path / "photos-labeled" / "given.csv"
+    labels = labels_in(given)
+    given.unlink()
+    if content is not None:
+        given.write_text(content)
+
+    with use_progress(heard := Heard()):
+        run(photos, num_classes=3)
+
+    assert labels_in(given) == labels
+    assert f"{given} is missing or empty: 15 labels restored from the last run" in heard.warnings[0]
+
+
 def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     photos: Path, tmp_path: Path, doubted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,7 +387,7 @@ def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     filled = {"next.csv": {first: "new"}, "novel.csv": {second: "other"}, "check.csv": {"004.png": "green"}}
     step = run_module._run
 
-    def fill_in(config: BaseConfig) -> SimpleResult:
+    def fill_in(config: BaseConfig) -> CommandResult:
         result = step(config)
         name = Path(getattr(config, "out", "")).name.removeprefix(".")
         if name in filled:
@@ -432,17 +484,17 @@ def test_interrupted_after_any_step_it_ends_with_the_same_bytes(
     run(photos, labels=known, out=out, num_classes=3)
     whole = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     shutil.rmtree(out)
-    noted = records.Record.record_step
+    noted = records.StartRecord.record_step
     calls = []
 
-    def stop(self: records.Record, *given: object) -> None:
+    def stop(self: records.StartRecord, *given: object) -> None:
         calls.append(given[0])
         if len(calls) == step:
             raise KeyboardInterrupt
         noted(self, *given)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(records.Record, "record_step", stop)
+        patch.setattr(records.StartRecord, "record_step", stop)
         with pytest.raises(KeyboardInterrupt):
             run(photos, labels=known, out=out, num_classes=3)
     run(photos, labels=known, out=out, num_classes=3)
@@ -611,7 +663,7 @@ def test_labels_of_suggested_photos_that_are_alone_in_their_class_tell_how_many_
 
     few = "7 of the last 10 suggested photos are the only labeled ones of their class, so about 2 other"
     assert few in told["sentences"][0]  # 8 * .49 / .51, but with the others no more than a third of the 30 photos
-    steps = records.Record.read(folder).steps
+    steps = records.StartRecord.read(folder).steps
     assert steps["groups"]["values"]["num_classes"] == 10
     assert run(photos)["sentences"] == told["sentences"]
     said = run(photos, new_classes="none")["sentences"][0]
@@ -710,14 +762,14 @@ def test_labels_follow_once_however_often_a_call_is_ended(
     write_labels(folder / "next.csv", [int(asked[:3])])
     other = next(f"{i:03d}.png" for i in range(8, 30) if i % 3 != int(asked[:3]) % 3)
     rename(photos, {asked: other, other: asked, "000.png": "001.png", "001.png": "000.png"})
-    noted, do = records.Record.record_step, run_module._do_step
+    noted, do = records.StartRecord.record_step, run_module._do_step
 
     def stop_before(*given: object) -> dict[str, object]:
         if step == "the tables":
             raise KeyboardInterrupt
         return do(*given)  # type: ignore[arg-type]
 
-    def stop_after(self: records.Record, *given: object) -> None:
+    def stop_after(self: records.StartRecord, *given: object) -> None:
         noted(self, *given)  # type: ignore[arg-type]
         if step in given[:2]:
             raise KeyboardInterrupt
@@ -726,7 +778,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
         patch.setattr(run_module, "_do_step", stop_before)
         if step == "the record":
             patch.setattr(run_module, "write_labels", stop)
-        patch.setattr(records.Record, "record_step", stop_after)
+        patch.setattr(records.StartRecord, "record_step", stop_after)
         with pytest.raises(KeyboardInterrupt):
             run(photos, num_classes=3)
         with contextlib.suppress(KeyboardInterrupt):  # what is done is not done again
@@ -869,7 +921,7 @@ def test_a_class_whose_name_looks_like_a_slip_is_named_once(
 ) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7, 10])
     text = known.read_text()
-    monkeypatch.setattr(run_module, "labels_of_last_round", lambda *_: {"000.png": "green", "010.png": "grene"})
+    monkeypatch.setattr(run_module, "read_labels_of_last_round", lambda *_: {"000.png": "green", "010.png": "grene"})
     for slips, told in (
         ({"010.png": "grene"}, ""),  # said before
         ({"010.png": "gren"}, "the class 'gren' (1 label) resembles 'green': if both are the same class, replace "),
@@ -898,8 +950,8 @@ def test_time_is_told_for_photos_that_are_not_described_yet(
         assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
         return json.loads(capsys.readouterr().out)["embed_minutes"]
 
-    def timed(_: object) -> tuple[SimpleResult, None]:
-        return SimpleResult({"estimated_minutes": 8.0}, (), ()), None
+    def timed(_: object) -> tuple[CommandResult, None]:
+        return CommandResult({"estimated_minutes": 8.0}, (), ()), None
 
     timing = {("embed",): SimpleNamespace(run=timed)}
     with monkeypatch.context() as patch:
@@ -1010,16 +1062,16 @@ def test_photos_that_come_after_an_interruption_are_taken_in(
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
     out = tmp_path / "out"
     run(photos, labels=known, out=out, num_classes=3)
-    noted = records.Record.record_step
+    noted = records.StartRecord.record_step
 
-    def stop(self: records.Record, *given: object) -> None:
+    def stop(self: records.StartRecord, *given: object) -> None:
         noted(self, *given)  # type: ignore[arg-type]
         if given[1] == "embed":
             raise KeyboardInterrupt
 
     add_photos(photos, range(30, 36), seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(records.Record, "record_step", stop)
+        patch.setattr(records.StartRecord, "record_step", stop)
         with pytest.raises(KeyboardInterrupt):
             run(photos, out=out, num_classes=3)
     assert main(["predict", str(photos / "035.png"), "--from", str(out), "-q"]) == 0
@@ -1122,10 +1174,10 @@ def test_what_was_changed_in_given_csv_stays_although_the_old_labels_are_passed_
     assert "removed" not in capsys.readouterr().err
     assert labels_in(given) == expected
 
-    folder, rounds = given.parent, records.Record.read(given.parent).rounds
-    assert records.labels_of_last_round(folder, rounds) == expected
+    folder, rounds = given.parent, records.StartRecord.read(given.parent).rounds
+    assert records.read_labels_of_last_round(folder, rounds) == expected
     flip_bit(folder / "photos.h5.results" / f"{rounds[-1]['answer']}.h5", "confidence")
-    assert records.labels_of_last_round(folder, rounds) == {}
+    assert records.read_labels_of_last_round(folder, rounds) == {}
 
 
 def test_a_class_that_is_called_like_a_group_is_no_group(photos: Path, tmp_path: Path) -> None:
@@ -1333,11 +1385,11 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
 
     def label(server: Any, *_: object, **__: object) -> None:
         def act(do: str = "label", **step: Any) -> int:
-            done = server.session.plan_and_commit("act", lambda work: [Step(do, **step)], by="", client="")
+            done = server.session.plan_and_commit("act", lambda work: [EditStep(do, **step)], user="", client="")
             return int(done.round)
 
         def undo(number: int) -> None:
-            server.session.undo(number, by="", client="", seen=server.session.round)
+            server.session.undo(number, user="", client="", seen_round=server.session.round)
 
         def ask() -> None:
             result = server.asking.predict(server.asking)
@@ -1383,7 +1435,7 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
 
 
 def test_labels_that_an_earlier_question_took_are_still_known_after_the_next(tmp_path: Path) -> None:
-    record = records.Record(path=tmp_path / "start.json")
+    record = records.StartRecord(path=tmp_path / "start.json")
     record.record_step("labels of the browser", "", {}, [], {"taken": [["a.png", "1"], ["b.png", "2"]]})
 
     record_browser_round(record, 5, [TableLabel("b.png", "", "2"), TableLabel("c.png", "red", "3")])
@@ -1400,7 +1452,9 @@ def test_what_a_person_corrected_in_a_table_stays_while_the_browser_goes_on(
 
     def label(server: Any, *_: object, **__: object) -> None:
         def act(row: int, name: str | None) -> None:
-            server.session.plan_and_commit("act", lambda _: [Step("label", rows=(row,), name=name)], by="", client="")
+            server.session.plan_and_commit(
+                "act", lambda _: [EditStep("label", rows=(row,), name=name)], user="", client=""
+            )
 
         act(2, "blue")
         server.asking.predict(server.asking)
@@ -1428,10 +1482,12 @@ def test_labeling_a_store_of_start_updates_its_tables_as_start_would(
     shown: list[dict[str, str]] = []
 
     def label(server: Any, *_: object, **__: object) -> None:
-        server.session.plan_and_commit("act", lambda _: [Step("label", rows=(2, 5), name="blue")], by="", client="")
+        server.session.plan_and_commit(
+            "act", lambda _: [EditStep("label", rows=(2, 5), name="blue")], user="", client=""
+        )
         server.asking.predict(server.asking)
         shown.append(labels_in(folder / "labels.csv"))
-        server.session.plan_and_commit("act", lambda _: [Step("label", rows=(8,), name="blue")], by="", client="")
+        server.session.plan_and_commit("act", lambda _: [EditStep("label", rows=(8,), name="blue")], user="", client="")
 
     monkeypatch.setattr("labelkit.studio.label.server.serve", label)
     monkeypatch.setattr(
@@ -1479,7 +1535,7 @@ def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_
         monkeypatch.setattr(
             "labelkit.studio.label.server.serve",
             lambda server, *_, **__: server.session.plan_and_commit(
-                "act", lambda _: [Step("label", rows=(2,), name="blue")], by="", client=""
+                "act", lambda _: [EditStep("label", rows=(2,), name="blue")], user="", client=""
             ),
         )
         assert main(["label", "--index", str(store), "--serve", "--result", "labels-9"]) == 0
@@ -1496,21 +1552,46 @@ def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_
     assert (store.parent / "labels.csv").read_bytes() == tables
 
 
+def test_a_class_ruled_out_in_the_browser_is_not_predicted_again(
+    photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
+    labels = tmp_path / "photos-labeled" / "labels.csv"
+    name, before = "010.png", labels_in(labels)
+
+    def rule_out(server: Any, *_: object, **__: object) -> None:
+        row, session = server.session.store.sample_ids.index(name), server.session
+        act = EditStep("not", rows=(row,), name=before[name])
+        session.plan_and_commit("not this", lambda work: [act], user="", client="")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("labelkit.studio.label.server.serve", rule_out)
+        run(photos, num_classes=3, serve=True)
+    add_photos(photos, range(30, 32), seed=2)
+    (photos / name).rename(photos / "moved.png")
+    run(photos, num_classes=3)
+
+    assert labels_in(labels)["moved.png"] not in ("", before[name])
+    assert {path: labels_in(labels)[path] for path in before if path != name} == {
+        path: text for path, text in before.items() if path != name
+    }
+
+
 def test_labels_of_the_browser_end_in_all_tables(
     photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(0, 1, 3, 4)
     folder = tmp_path / "photos-labeled"
     steps = [
-        Step("label", rows=(2, 5), name="blue"),
-        Step("label", rows=(8,), name="blue"),
-        Step("name", group=0, name="all of it"),
+        EditStep("label", rows=(2, 5), name="blue"),
+        EditStep("label", rows=(8,), name="blue"),
+        EditStep("name", group=0, name="all of it"),
     ]
     known: list[list[str]] = []
 
     def label(server: Any, *_: object, **__: object) -> None:
         known.append([str(name) for name in server.session.work.classes])
-        server.session.plan_and_commit("label", lambda work: [steps[len(known) - 1]], by="", client="")
+        server.session.plan_and_commit("label", lambda work: [steps[len(known) - 1]], user="", client="")
         if len(known) == 1:
             (photos / "005.png").unlink()
             add_photos(photos, range(30, 32), seed=2)

@@ -7,7 +7,7 @@ from multiprocessing import active_children, parent_process
 from pathlib import Path
 
 import pytest
-from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.common.results import CommandResult
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.errors import DatasetError
 from labelkit.options.base import BaseConfig
@@ -18,7 +18,7 @@ from tests.pipelines.squares import run, write_labels
 from tests.running import Heard
 
 
-def step(config: BaseConfig) -> SimpleResult:
+def step(config: BaseConfig) -> CommandResult:
     """Say something; the name of the file decides what comes of it."""
     assert isinstance(config, FindOddConfig)
     current_progress().message(f"message {os.getpid()}")
@@ -28,7 +28,7 @@ def step(config: BaseConfig) -> SimpleResult:
     if config.out.name == "killed.csv" and not config.out.exists() and parent_process():
         config.out.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return SimpleResult({"process": os.getpid()}, (config.out,), ())
+    return CommandResult({"process": os.getpid()}, (config.out,), ())
 
 
 @pytest.mark.usefixtures("script")

@@ -16,7 +16,7 @@ from typing import Any
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.run import start
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import list_results, newest_name, read_result
+from labelkit.store.results import find_newest_name, list_results, read_result
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
 from tests.commands.browsing import Opened, chromium
@@ -100,7 +100,7 @@ def main() -> None:
             opened.context.close()
         served.stop()
         store = open_store(made / "photos.h5")
-        result = read_result(store, newest_name(list_results(store), "labels"))
+        result = read_result(store, find_newest_name(list_results(store), "labels"))
         labels = {
             store.sample_ids[row]: result.arrays["class_names"][label]
             for row, label in enumerate(result.arrays["labels"].tolist())

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.studio.label.actions import InvalidStepError, LabelingState, choose_training_labels, read_steps
-from labelkit.studio.label.asking import count_group_changes, regrouping_steps
+from labelkit.studio.label.actions import InvalidStepError, LabelingState, choose_training_labels, parse_steps
+from labelkit.studio.label.asking import count_group_changes, plan_regrouping
 from labelkit.studio.report.images import escape_for_page
 
 N = 6
@@ -26,7 +26,7 @@ def work() -> LabelingState:
 
 
 def do(work: LabelingState, *steps: dict[str, Any]) -> list[dict[str, Any]]:
-    return [step.to_json() for step in work.apply(read_steps(list(steps), N))]
+    return [step.to_json() for step in work.apply(parse_steps(list(steps), N))]
 
 
 def names(work: LabelingState) -> list[str]:
@@ -116,12 +116,12 @@ def test_what_takes_steps_back_takes_all_of_them_back(work: LabelingState, steps
 )
 def test_what_is_no_step_is_refused(raw: object, problem: str) -> None:
     with pytest.raises(InvalidStepError, match=problem):
-        read_steps(raw, N)
+        parse_steps(raw, N)
 
 
 @pytest.mark.parametrize(("written", "name"), [("3.0", "3"), ("a\u00a0b", "a\u00a0b"), ("می\u200cروم", "می\u200cروم")])
 def test_a_name_is_that_of_a_table_and_the_page_shows_it_as_it_is(written: str, name: str) -> None:
-    (step,) = read_steps([{"do": "label", "rows": [0], "name": written}], N)
+    (step,) = parse_steps([{"do": "label", "rows": [0], "name": written}], N)
 
     assert step.name == name
     assert escape_for_page(name) == name
@@ -129,7 +129,7 @@ def test_a_name_is_that_of_a_table_and_the_page_shows_it_as_it_is(written: str, 
 
 @pytest.mark.parametrize(("written", "name"), [("none", "none"), ("Caf\u00e9", "Cafe\u0301"), ("dog", "dog")])
 def test_a_class_that_is_there_keeps_its_name_and_spelling(written: str, name: str) -> None:
-    (step,) = read_steps([{"do": "label", "rows": [0], "name": written}], N, ["none", "Cafe\u0301"])
+    (step,) = parse_steps([{"do": "label", "rows": [0], "name": written}], N, ["none", "Cafe\u0301"])
 
     assert step.name == name
 
@@ -172,7 +172,7 @@ def test_a_new_answer_moves_only_what_nobody_decided(work: LabelingState) -> Non
     do(work, {"do": "name", "group": 1, "name": "dog"}, {"do": "reject", "rows": [2], "value": True})
     do(work, {"do": "not", "rows": [5], "name": "dog", "value": True})
     # images 2 (rejected), 3 and 4 (in a named group) stay, and 5 is no dog
-    steps = regrouping_steps(work, np.array([1, 1, 1, 0, 0, 1]), ["new-1", "dog"])
+    steps = plan_regrouping(work, np.array([1, 1, 1, 0, 0, 1]), ["new-1", "dog"])
 
     assert [step.to_json() for step in steps] == [
         {"do": "make", "group": 2, "name": "dog"},
@@ -191,7 +191,7 @@ def test_a_new_answer_moves_only_what_nobody_decided(work: LabelingState) -> Non
 
 
 def test_a_new_group_that_is_called_as_before_keeps_its_number(work: LabelingState) -> None:
-    steps = regrouping_steps(work, np.array([-1, 1, 1, 0, 1, 0]), ["new-2", "new-1"])
+    steps = plan_regrouping(work, np.array([-1, 1, 1, 0, 1, 0]), ["new-2", "new-1"])
 
     assert names(work)[0] == "cup"
     assert [step.to_json() for step in steps] == [

@@ -229,7 +229,7 @@ def test_what_is_like_an_image_is_found_without_a_copy_of_the_features(metric: s
         images=SimpleNamespace(features=features, directed=directed), store=SimpleNamespace(metric=metric)
     )
     tracemalloc.start()
-    found = BrowsedStore.similar_images(browsed, 5)
+    found = BrowsedStore.find_similar_images(browsed, 5)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 

@@ -14,12 +14,12 @@ from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import Mismatch, ResourceError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
-from labelkit.studio.label.actions import InvalidStepError, Step
+from labelkit.studio.label.actions import EditStep, InvalidStepError
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.label import label_images, read_session_labels
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import add_predictions, initial_labels
-from labelkit.studio.label.session import EditConflictError, Session
+from labelkit.studio.label.session import EditConflictError, LabelingSession
 
 PER_BLOB = 8
 
@@ -34,14 +34,14 @@ def store(make_store: Any, rng: np.random.Generator) -> EmbeddingStore:
     return made
 
 
-def opened(store: EmbeddingStore, **options: Any) -> Session:
+def opened(store: EmbeddingStore, **options: Any) -> LabelingSession:
     config = LabelConfig(index=store.path, serve=True, **options)
     return open_session(config, store, open_browsed_store(config, store).grouping)
 
 
-def act(session: Session, *steps: dict[str, Any], client: str = "a", seen: int | None = None) -> Any:
+def act(session: LabelingSession, *steps: dict[str, Any], client: str = "a", seen: int | None = None) -> Any:
     return session.commit_action(
-        "test", list(steps), by="me", client=client, seen=session.round if seen is None else seen
+        "test", list(steps), user="me", client=client, seen_round=session.round if seen is None else seen
     )
 
 
@@ -81,8 +81,8 @@ def test_a_session_goes_on_where_it_was_and_undo_still_works(store: EmbeddingSto
     again = opened(store)
     assert again.name == "labels-1"
     assert again.work.labels()[0].tolist() == first.work.labels()[0].tolist()
-    again.undo(2, by="me", client="b", seen=2)
-    again.undo(1, by="me", client="b", seen=3)
+    again.undo(2, user="me", client="b", seen_round=2)
+    again.undo(1, user="me", client="b", seen_round=3)
 
     assert stored(store) == {0: store.class_names[0]}
     assert [done.kind for done in opened(store).log] == ["test", "test", "undo", "undo"]
@@ -95,11 +95,14 @@ def test_a_session_with_many_steps_and_any_names_of_classes_is_read_again(
     names = {1: "x" * 201, 2: "tab\tin it", 3: "می\u200cروم"}
     session = opened(store)
     session.plan_and_commit(
-        "predict", lambda _: [Step("label", rows=(row,), name=name) for row, name in names.items()], by="", client=""
+        "predict",
+        lambda _: [EditStep("label", rows=(row,), name=name) for row, name in names.items()],
+        user="",
+        client="",
     )
     act(session, {"do": "label", "rows": [1], "name": "dog"})
 
-    opened(store).undo(2, by="", client="b", seen=2)
+    opened(store).undo(2, user="", client="b", seen_round=2)
 
     assert stored(store) == {0: store.class_names[0], **names}
 
@@ -155,11 +158,11 @@ def test_an_export_with_predictions_labels_the_untypical_images_of_a_named_group
 def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
     session = opened(store)
     act(session, {"do": "label", "rows": [5], "name": "dog"})
-    session.undo(1, by="", client="a", seen=1)
+    session.undo(1, user="", client="a", seen_round=1)
 
     with pytest.raises(InvalidStepError, match="action 1 cannot be undone"):
-        session.undo(1, by="", client="a", seen=2)
-    session.undo(2, by="", client="a", seen=2)
+        session.undo(1, user="", client="a", seen_round=2)
+    session.undo(2, user="", client="a", seen_round=2)
     assert stored(store)[5] == "dog"
 
 
@@ -184,7 +187,7 @@ def test_undo_is_a_conflict_where_somebody_changed_the_same_since(store: Embeddi
     act(session, {"do": "name", "group": 1, "name": "cat"}, client="b")
 
     with pytest.raises(EditConflictError):
-        session.undo(1, by="", client="a", seen=1)
+        session.undo(1, user="", client="a", seen_round=1)
 
 
 def test_a_full_disk_changes_nothing(store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, results_folder, write_result
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import Labels, drop_unused_classes
+from labelkit.studio.label.rounds import StoreLabels, drop_unused_classes
 from PIL import Image
 from tests.pipelines.squares import add_photos, labels_in, run, table, write_labels
 from tests.running import Heard, read_table
@@ -163,7 +163,7 @@ def test_folders_whose_names_are_not_labels_are_no_categories(tmp_path: Path) ->
 
 
 def test_classes_without_a_label_stay_where_labels_of_the_store_are_used() -> None:
-    given = Labels(np.array([1, -1]), ("cat", "dog"), np.array([0, -1]), 0, {})
+    given = StoreLabels(np.array([1, -1]), ("cat", "dog"), np.array([0, -1]), 0, {})
 
     assert drop_unused_classes(given) is given
 

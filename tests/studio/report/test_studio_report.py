@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import KMeansConfig
-from labelkit.commands.discover.categories import discover_head
+from labelkit.commands.discover.categories import classify_by_logits
 from labelkit.commands.discover.options import DiscoverHeadConfig
 from labelkit.commands.embed.embed import embed_images
 from labelkit.data.registry import load_dataset
@@ -24,11 +24,11 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, write_result
 from labelkit.studio.report import page as page_module
 from labelkit.studio.report.build import write_report
-from labelkit.studio.report.groups import choose_result, describe_groups, find_results
+from labelkit.studio.report.groups import choose_result, describe_groups, read_all_results
 from labelkit.studio.report.images import ShownImages, choose_images
 from labelkit.studio.report.options import ReportConfig
 from labelkit.studio.report.overview import score_groupings
-from labelkit.studio.report.thumbnails import Pictures
+from labelkit.studio.report.thumbnails import PageImages
 from PIL import Image
 from tests.copies import copy_store
 
@@ -235,9 +235,9 @@ def test_an_unsure_answer_stands_in_the_group_of_its_best_guess(make_store: Any)
 
 def test_classes_come_before_clusters_and_the_name_that_was_asked_for_before_all(index: Path) -> None:
     cluster_store(KMeansConfig(index=index, num_clusters=3))
-    discover_head(DiscoverHeadConfig(index=index))
+    classify_by_logits(DiscoverHeadConfig(index=index))
     store = open_store(index)
-    found = find_results(store)
+    found = read_all_results(store)
 
     chosen = choose_result(store, None, found)
     asked = choose_result(store, "k-means", found)
@@ -361,8 +361,8 @@ def test_a_page_takes_over_the_sheets_whose_images_it_still_shows(
             Image.fromarray(pixels).save(images / f"{number:03}.png")
 
     read: list[int] = []
-    plain = Pictures.read
-    monkeypatch.setattr(Pictures, "read", lambda self, image, side: read.append(image) or plain(self, image, side))
+    plain = PageImages.read
+    monkeypatch.setattr(PageImages, "read", lambda self, image, side: read.append(image) or plain(self, image, side))
 
     def page_of(store: str, max_size: str = "2MB") -> tuple[set[str], list[str]]:
         embed_images(EmbedConfig(dataset=str(images), backbone="pixels", image_size=8, out=tmp_path / store))
@@ -420,7 +420,7 @@ def test_a_tile_is_made_from_what_the_jpeg_decoder_shrinks_to_twice_its_side(
     noise.save(tmp_path / "large.jpg")
     source = load_dataset(str(tmp_path), data_root=tmp_path)
     digest = np.frombuffer(hashlib.sha256((tmp_path / "large.jpg").read_bytes()).digest(), np.uint8)[None]
-    made = Pictures(source, np.array([0]), digest).read(0, 64)
+    made = PageImages(source, np.array([0]), digest).read(0, 64)
 
     # 600 is four times 128, the twofold side, and 22 more
     with Image.open(tmp_path / "large.jpg") as image:

@@ -17,20 +17,20 @@ from labelkit.commands.common.outputs import PNG_MARK
 from labelkit.store.commit import commit_bytes
 
 
-def shorten_middle(line: str, width_of: Callable[[str], float], room: float) -> str:
-    """Shorten a line that is too wide in the middle, so that its start (a rank) and end (a file name) remain.
+def shorten_middle(line: str, measure_width: Callable[[str], float], max_width: float) -> str:
+    """If a line is too wide, replace its middle with "…", so that its start (a rank) and end (a file name) remain.
 
     Args:
         line: text; unprintable characters are replaced with ``?``.
-        width_of: function that returns the width of a text.
-        room: maximum width, in the same unit.
+        measure_width: function that returns the width of a text.
+        max_width: maximum width, in the same unit.
     """
     # compose letters and combining marks, as in file names on macOS, into the single characters that fonts have
     line = unicodedata.normalize("NFC", line)
     line = "".join(character if character.isprintable() else "?" for character in line)
     # measuring very long names is slow, and unnecessary, since no character is narrower than one unit
-    kept, shown = min(len(line), int(room)), line
-    while kept and width_of(shown) > room:
+    kept, shown = min(len(line), int(max_width)), line
+    while kept and measure_width(shown) > max_width:
         kept -= 1
         begin = kept // 3
         shown = f"{line[:begin]}…{line[len(line) - (kept - begin) :]}"

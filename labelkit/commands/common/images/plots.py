@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from labelkit.algorithms.calibration import Reliability, RiskCoverage
+from labelkit.algorithms.calibration import ReliabilityCurve, RiskCoverageCurve
 from labelkit.commands.common.outputs import PNG_MARK
 from labelkit.store.commit import commit_bytes
 
@@ -24,7 +24,9 @@ _SHAPE = (5.2, 4.4)
 """Width and height of one subplot in inches."""
 
 
-def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage, *, title: str) -> Path:
+def write_reliability_plot(
+    path: Path, curves: Mapping[str, ReliabilityCurve], risk: RiskCoverageCurve, *, title: str
+) -> Path:
     """Plot accuracy against confidence, and error rate against coverage, as a PNG; an existing file is replaced.
 
     In reliability curves, the size of a point shows the weight of its bin.
@@ -40,8 +42,8 @@ def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: 
 
 
 @dataclass(frozen=True)
-class Line:
-    """Line of a curve plot.
+class Curve:
+    """Curve of one run, as drawn in a plot.
 
     Attributes:
         run: name of the run in the legend; all lines of a run have the same color.
@@ -56,7 +58,7 @@ class Line:
     is_main: bool
 
 
-def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_name: str) -> Path:
+def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Curve]], *, x_label: str) -> Path:
     """Plot the curves of several runs as a PNG, with one subplot per metric; an existing file is replaced.
 
     Raises:
@@ -77,7 +79,7 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
                 style = {"linewidth": 1.5, "marker": "." if len(line.x) <= 60 else ""}
             axes.plot(line.x, line.y, color=colors[line.run], linestyle=styles[line.run], **style)
         axes.set_title(name, fontsize="medium", parse_math=False)
-        axes.set_xlabel(x_name)
+        axes.set_xlabel(x_label)
         axes.grid(color="0.9")
     if len(runs) > 1:
         handles = [Line2D([], [], color=colors[run], linestyle=styles[run], label=run) for run in runs]
@@ -122,7 +124,7 @@ def write_figure(path: Path, figure: Figure) -> Path:
     return path
 
 
-def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
+def _draw_reliability(axes: Axes, curves: Mapping[str, ReliabilityCurve]) -> None:
     axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="confidence = accuracy")
     for name, curve in curves.items():
         filled = curve.count > 0
@@ -133,7 +135,7 @@ def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
     axes.legend(loc="upper left", fontsize="small")
 
 
-def _draw_risk_coverage(axes: Axes, risk: RiskCoverage) -> None:
+def _draw_risk_coverage(axes: Axes, risk: RiskCoverageCurve) -> None:
     axes.plot(risk.coverage, risk.risk, linewidth=1.5, label=f"area {risk.aurc:.3f}")
     axes.axhline(float(risk.risk[-1]), color="0.6", linestyle="--", linewidth=1, label="full coverage")
     axes.set(xlim=(0, 1), xlabel="coverage (fraction of images predicted)", ylabel="risk (error rate of these)")

@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
-def run_in_threads(function: Callable[[Item], Found], items: Sequence[Item], description: str) -> Iterator[Found]:
+def map_in_threads(function: Callable[[Item], Found], items: Sequence[Item], description: str) -> Iterator[Found]:
     """Apply a function to items in threads, and yield the results in order; a progress bar shows ``description``."""
     with (
         ThreadPoolExecutor(os.cpu_count() or 1) as pool,
@@ -53,8 +53,8 @@ def open_single_image(path: Path) -> ImageDataset:
     return build_dataset(path.name, path.parent, (path.name,), [None], [None], source)
 
 
-def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
-    """Open the dataset from which a store was created, by default at the location recorded for the store.
+def open_source_dataset(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
+    """Open the dataset from which a store was created; without ``dataset``, at the location recorded for the store.
 
     Raises:
         DatasetError: the location of the images is unknown, or they are no longer there.
@@ -84,7 +84,7 @@ def find_image_folder(store: EmbeddingStore) -> Path | None:
         return None
 
 
-def read_embedded_image(
+def read_store_image(
     images: ImageDataset, row: int | None, sha256: NDArray[np.uint8], channels: Literal[1, 3], min_side: int
 ) -> NDArray[np.uint8] | str:
     """Read an image of a store; if it is missing, changed or unreadable, return the reason instead.

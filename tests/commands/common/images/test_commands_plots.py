@@ -1,7 +1,7 @@
 """Curves as PNG."""
 
 import numpy as np
-from labelkit.algorithms.calibration import reliability, risk_coverage
+from labelkit.algorithms.calibration import reliability_curve, risk_coverage_curve
 from labelkit.commands.common.images.plots import _draw_reliability, _draw_risk_coverage
 from matplotlib.figure import Figure
 
@@ -9,7 +9,7 @@ CONFIDENCE, CORRECT = [0.95, 0.85, 0.75, 0.15], [True, True, False, False]
 
 
 def test_lines_are_the_curves() -> None:
-    curve, risk = reliability(CONFIDENCE, CORRECT), risk_coverage(CONFIDENCE, CORRECT)
+    curve, risk = reliability_curve(CONFIDENCE, CORRECT), risk_coverage_curve(CONFIDENCE, CORRECT)
     left, right = Figure().subplots(1, 2)
     _draw_reliability(left, {"it": curve})
     _draw_risk_coverage(right, risk)
