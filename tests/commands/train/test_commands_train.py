@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from labelkit.commands.common.networks import load_run_network
+from labelkit.commands.train.dry_run import _estimate_step_seconds
 from labelkit.commands.train.setup import dataset_label, run_folder
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.training.run_dir import read_run_config
@@ -110,6 +113,20 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert plan["memory_mib"] >= 0
     assert plan["config"]["epochs"] == 1
     assert "epoch 1/" not in answer.err  # scores of the timed steps are not those of a run
+
+
+def test_long_steps_are_recognized_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    network = SimpleNamespace(embed=lambda images: numbers.append(len(images)))
+    method = SimpleNamespace(network=network, eval_view=lambda: SimpleNamespace(size=8))
+    parts = {"bank": SimpleNamespace(dataset=SimpleNamespace(in_channels=3)), "phases": [SimpleNamespace(views=())]}
+    runtime = SimpleNamespace(device=torch.device("cpu"))
+    trainer: Any = SimpleNamespace(method=method, runtime=runtime, **parts)
+
+    assert _estimate_step_seconds(trainer, FlipClassConfig(dataset="x")) == 0  # no view
+    assert numbers == [1, 2, 2, 2]  # one thread, two passes of two images, and two threads as before
 
 
 @pytest.mark.slow
