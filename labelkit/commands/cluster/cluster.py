@@ -29,6 +29,7 @@ from labelkit.commands.common.embeddings import (
     find_zero_embeddings,
     load_within_memory_limit,
     max_block_bytes,
+    mention_splits,
     normalize_embeddings,
     split_rows,
 )
@@ -81,6 +82,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     params = _check_result(config, store, name, "clusters")
     given = None
     if isinstance(config, SSKMeansConfig):
+        mention_splits(config, store)
         given = read_usable_labels(config, store, rows)
     earlier = read_previous_groups(config, name)
     started = time.monotonic()

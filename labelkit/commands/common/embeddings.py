@@ -14,7 +14,7 @@ from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blo
 from labelkit.data.datasets import resolve_split
 from labelkit.errors import ConfigError, StoreError
 from labelkit.options.memory import MemoryConfig
-from labelkit.options.shared import find_newest_store
+from labelkit.options.shared import SplitOption, find_newest_store
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -38,6 +38,15 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     if len(rows) == 0:
         raise ConfigError(option, f"{store.path} has no images in split {split!r}", "Choose another split, or all.")
     return rows
+
+
+def mention_splits(config: SplitOption, store: EmbeddingStore) -> None:
+    """Tell, if ``--split`` is not passed, that test images are clustered too, unlike in published results of GCD."""
+    if "split" not in config.model_fields_set and "train" in store.split_names and len(store.split_names) > 1:
+        names = ", ".join(store.split_names)
+        current_progress().message(
+            f"clustering {store.n:,} images of the splits {names}; GCD's protocol clusters train only (--split train)"
+        )
 
 
 def warn_of_newer_store(index: Path) -> None:

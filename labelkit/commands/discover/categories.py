@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
-from labelkit.commands.common.embeddings import is_nonnegative, split_rows, stored_rows
+from labelkit.commands.common.embeddings import is_nonnegative, mention_splits, split_rows, stored_rows
 from labelkit.commands.common.labels import (
     UsableLabels,
     choose_usable_labels,
@@ -57,6 +57,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
+    mention_splits(config, store)
     given = read_usable_labels(config, store, rows)
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
