@@ -40,6 +40,18 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     return rows
 
 
+def count_images(store: EmbeddingStore) -> str:
+    """Return the number of images in each split of a store, and of labels that commands may use, in one line."""
+    splits = store.splits
+    counts = {} if splits is None else {name: len(store.rows(name)) for name in store.split_names}
+    if splits is not None and (outside := int((np.asarray(splits) < 0).sum())):
+        counts["in no split"] = outside
+    labels = 0 if store.labels is None else int((np.asarray(store.labels) >= 0).sum())
+    usable = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
+    parts = [", ".join(f"{count:,} {name}" for name, count in (counts or {"images": store.n}).items())]
+    return "; ".join([*parts, f"{usable:,} of {labels:,} labels usable" if labels else "no labels"])
+
+
 def mention_splits(config: SplitOption, store: EmbeddingStore) -> None:
     """Tell, if ``--split`` is not passed, that test images are clustered too, unlike in published results of GCD."""
     if "split" not in config.model_fields_set and "train" in store.split_names and len(store.split_names) > 1:
