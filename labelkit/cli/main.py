@@ -269,7 +269,7 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
 
 def _report_interrupt(interrupted: Interrupted, arguments: Sequence[str] = ()) -> int:
     if interrupted.signum != BROKEN_PIPE_SIGNAL:  # after a broken pipe, nobody would read a message
-        print_error(describe_stop(interrupted.signum, arguments))
+        print_error(describe_stop(interrupted.signum, arguments, resumable=interrupted.resumable))
     return interrupted.exit_code
 
 

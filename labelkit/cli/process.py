@@ -192,9 +192,10 @@ def _forward_signals(reader: int, handler: object, seen: list[int]) -> None:
         os.close(reader)
 
 
-def describe_stop(signum: int, arguments: Sequence[str]) -> str:
+def describe_stop(signum: int, arguments: Sequence[str], *, resumable: bool = True) -> str:
     """Return a message that names the signal, and how to continue a command (given without ``labelkit``) that can."""
-    again = {"start": " again", "embed": " again", "train": " with --resume"}.get("".join(arguments[:1]))
+    train = " with --resume" if resumable else " again"
+    again = {"start": " again", "embed": " again", "train": train}.get("".join(arguments[:1]))
     remedy = "" if again is None else f"; to continue, run the same command{again}"
     return f"stopped by {signal.Signals(signum).name}{remedy}"
 

@@ -359,11 +359,15 @@ def test_signals_interrupt_with_their_code(
 def test_an_interrupted_command_says_how_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    stop = Interrupted(signal.SIGINT)
+
     def build(words: object) -> NoReturn:
-        raise Interrupted(signal.SIGINT)
+        raise stop
 
     monkeypatch.setattr("labelkit.cli.main.build_app", build)
-    for command, way in (("train", " with --resume"), ("embed", " again"), ("start", " again")):
+    ways = [("train", " again", False), ("train", " with --resume", True), ("embed", " again", False)]
+    for command, way, resumable in [*ways, ("start", " again", False)]:
+        stop.resumable = resumable  # the first signal came before the run began
         assert main([command, "x"]) == 130
         told = f"error: stopped by SIGINT; to continue, run the same command{way}\n"
         assert capsys.readouterr().err == told

@@ -1,16 +1,19 @@
 """``labelkit train`` from options to a run folder."""
 
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 import torch
 from labelkit.commands.common.networks import load_run_network
+from labelkit.commands.train import run
 from labelkit.commands.train.dry_run import _estimate_step_seconds
 from labelkit.commands.train.setup import dataset_label, run_folder
+from labelkit.errors import CheckpointError, Interrupted
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.training.run_dir import read_run_config
 
@@ -146,3 +149,21 @@ def test_a_run_is_named_after_method_and_data(trained: Path) -> None:
     assert run_folder(config) == Path("runs/flipclass-birds")
     assert dataset_label("photos/") == "photos"
     assert run_folder(config.model_copy(update={"out": Path("x")})) == Path("x")
+
+
+def test_only_a_run_that_has_begun_is_to_be_resumed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stop(*_: object, **__: object) -> NoReturn:
+        raise Interrupted(signal.SIGINT)
+
+    config = FlipClassConfig(dataset="x", out=tmp_path / "run", device="cpu", threads=1)
+    for stopped_in, has_begun in (("prepare_training", False), ("_write_facts", True)):
+        monkeypatch.setattr(run, "prepare_training", lambda *_, **__: None)
+        monkeypatch.setattr(run, stopped_in, stop)
+        with pytest.raises(Interrupted) as caught:
+            run.train_method(config)
+        assert caught.value.resumable == has_begun
+
+
+def test_a_run_folder_that_does_not_exist_is_not_called_one_without_options(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="run: does not exist"):
+        read_run_config(tmp_path / "run")
