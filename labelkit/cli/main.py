@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from labelkit import __version__
-from labelkit.cli.console import Output, print_error, use_output, write
+from labelkit.cli.console import Output, print_error, print_message, use_output, write
 from labelkit.cli.process import describe_stop, interrupt_on_signals
 from labelkit.commands.table import COMMANDS as _TABLE
 from labelkit.commands.table import Command, Group
@@ -212,6 +212,11 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
                 code: object = 0
             except SystemExit as finished:  # raised by Typer, even after success
                 code = finished.code
+                if code == 2 and arguments[:1] == ["train"] and arguments[1:]:
+                    from labelkit.methods.registry import METHODS  # loaded already, to build the command
+
+                    if arguments[1][:1] != "-" and arguments[1] not in METHODS:
+                        print_message(f"for your own method, set {OWN_METHODS_VARIABLE} to its file")
             sys.stdout.flush()
             return _exit_code(code)
         except Interrupted as interrupted:
