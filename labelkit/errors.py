@@ -151,10 +151,14 @@ BROKEN_PIPE_SIGNAL = 13
 
 
 class Interrupted(BaseException):
-    """Raised when a signal interrupts the command; ``exit_code`` is 128 plus the signal number."""
+    """Raised when a signal interrupts the command; ``exit_code`` is 128 plus the signal number.
+
+    ``resumable`` is whether ``train --resume`` can continue; the signal may come before the run begins.
+    """
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
+        self.resumable = False
         self.exit_code = 128 + signum
         super().__init__(signum)
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from labelkit import __version__
-from labelkit.cli.console import OutputOptions, print_error, use_output_options, write_text
+from labelkit.cli.console import OutputOptions, print_error, print_message, use_output_options, write_text
 from labelkit.cli.process import describe_interruption, interrupt_on_signals
 from labelkit.commands.table import COMMANDS as _TABLE
 from labelkit.commands.table import Command, Group
@@ -212,6 +212,11 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
                 code: object = 0
             except SystemExit as finished:  # raised by Typer, even after success
                 code = finished.code
+                if code == 2 and arguments[:1] == ["train"] and arguments[1:]:
+                    from labelkit.methods.registry import METHODS  # loaded already, to build the command
+
+                    if arguments[1][:1] != "-" and arguments[1] not in METHODS:
+                        print_message(f"for your own method, set {OWN_METHODS_VARIABLE} to its file")
             sys.stdout.flush()
             return _exit_code(code)
         except Interrupted as interrupted:
@@ -269,7 +274,7 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
 
 def _report_interrupt(interrupted: Interrupted, arguments: Sequence[str] = ()) -> int:
     if interrupted.signum != BROKEN_PIPE_SIGNAL:  # after a broken pipe, nobody would read a message
-        print_error(describe_interruption(interrupted.signum, arguments))
+        print_error(describe_interruption(interrupted.signum, arguments, resumable=interrupted.resumable))
     return interrupted.exit_code
 
 

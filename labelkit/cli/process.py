@@ -192,9 +192,10 @@ def _forward_signals(reader: int, handler: object, seen: list[int]) -> None:
         os.close(reader)
 
 
-def describe_interruption(signum: int, arguments: Sequence[str]) -> str:
+def describe_interruption(signum: int, arguments: Sequence[str], *, resumable: bool = True) -> str:
     """Return a message that names the signal and, for a command that can be resumed, says how to resume it."""
-    again = {"start": " again", "embed": " again", "train": " with --resume"}.get("".join(arguments[:1]))
+    train = " with --resume" if resumable else " again"
+    again = {"start": " again", "embed": " again", "train": train}.get("".join(arguments[:1]))
     if again == " with --resume" and "--overwrite" in arguments:  # --resume would continue the old run if it is there
         again += " instead of --overwrite; if training has not started, run it again unchanged"
     remedy = "" if again is None else f"; to continue, run the same command{again}"

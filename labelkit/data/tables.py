@@ -63,7 +63,8 @@ GUESSED_KINDS: Final = ("known", "new", "unsure")
 """Kinds of rows in ``labels.csv`` and in the output of ``predict`` whose labels are predictions."""
 _SPLIT_COLUMNS: Final = ("split", "set", "subset", "partition")  # all but the first only if all its splits are standard
 _MARKS: Final = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
-_YES_OR_NO: Final = {**_MARKS, "no": False, "yes": True}
+YES_OR_NO: Final = {**_MARKS, "no": False, "yes": True}
+"""Lowercase values of the column ``labeled``."""
 _LABELED_COLUMNS: Final = ("labeled", "labelled")
 _SAVE_AS_CSV: Final = "Save it as a CSV with the columns path,label."
 _WITH_PANDAS: Final = "Convert it: `python -c \"import pandas; pandas.{}('{}').to_csv('labels.csv', index=False)\"`."
@@ -343,14 +344,14 @@ def _read_csv_rows(
     if split_column != "split" and set(splits) - {*SPLIT_WORDS.values(), ""}:
         at_split, splits = None, column(None)
     given = [text.lower() for text in column(at_given, "1")]
-    if not _YES_OR_NO.keys() >= set(given):
+    if not YES_OR_NO.keys() >= set(given):
         at_given, given = None, column(None, "1")
     read = {at_path, at_label, at_split, at_kind, at_file, at_given, *(marks if label_notes else ())}
     unused = [name for at, name in enumerate(names) if name and at not in read]
     classes, notes = to_class_names(labels)
     values = zip(lines, classes, splits, column(at_kind), column(at_file), given, strict=True)
     rows = [
-        _CsvRow(line, fields[at_path], label, split, kind in GUESSED_KINDS, file, _YES_OR_NO[used])
+        _CsvRow(line, fields[at_path], label, split, kind in GUESSED_KINDS, file, YES_OR_NO[used])
         for (line, fields), label, split, kind, file, used in values
     ]
     return _CsvTable(rows, label_fault, path_notes + label_notes + notes, unused)

@@ -31,7 +31,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "ids": ("sample_ids", "ids", "paths", "path", "filenames", "files", "names", "obs/_index", "obs/index"),
     "labels": ("labels", "label", "targets", "y", "obs/labels", "obs/label"),
     "splits": ("splits", "split"),
-    "labeled": ("labeled",),
+    "labeled": ("labeled", "labelled"),
     "class_names": ("class_names", "classes"),
     "split_names": ("split_names",),
 }
@@ -287,8 +287,6 @@ def read_csv(path: Path, requested: Mapping[str, str | None], *, with_rows: bool
     if found["ids"] != ESCAPED_COLUMN:
         texts["ids"] = [name.replace("\\", "/") for name in texts["ids"]]
     columns: dict[str, Column] = dict(texts)
-    if set(texts.get("labeled", "-")) <= {"0", "1"}:  # other texts are rejected where they are used
-        columns["labeled"] = np.array(texts["labeled"]).astype(np.int64)
     if used:
         found["embeddings"] = f"{header[used[0]]} to {header[used[-1]]} ({len(used)} columns)"
     left_out = [name or "(no name)" for at, name in enumerate(header) if at not in (*used, *places.values())]

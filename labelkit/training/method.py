@@ -34,7 +34,7 @@ class StepOutput:
     """Loss and logged scalars of one training step."""
 
     loss: Tensor  # scalar to minimize
-    # detached scalars to log; copied from the device only if they are written
+    # scalars to log, detached by the trainer; copied from the device only if they are written
     logs: Mapping[str, Tensor] = field(default_factory=dict)
 
 

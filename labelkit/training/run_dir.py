@@ -58,6 +58,11 @@ class RunDir:
         self._begun = False
 
     @property
+    def begun(self) -> bool:
+        """Return whether a new run has begun, so that it can be resumed."""
+        return self._begun
+
+    @property
     def checkpoints(self) -> Path:
         """Return the folder of the checkpoints."""
         return self.path / "checkpoints"
@@ -233,7 +238,7 @@ def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
     """
     path = run / CONFIG
     if not path.is_file():
-        problem = f"is not a run folder: it has no {CONFIG}"
+        problem = f"is not a run folder: it has no {CONFIG}" if run.exists() else "does not exist"
         raise CheckpointError(str(run), problem, "Pass the --out folder of a `labelkit train` run.")
     try:
         text = read_bytes(path, _MAX_CONFIG_BYTES).decode()

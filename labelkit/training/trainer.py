@@ -206,7 +206,8 @@ class Trainer:
             batch = next(batches)
             with self.runtime.autocast():
                 output = self.wrapped(batch)
-            self._watch(output.loss, output.logs)
+            logs = {name: value.detach() for name, value in output.logs.items()}
+            self._watch(output.loss, logs)
             self.runtime.backward(output.loss)
             self.method.on_gradients(state)
             self.runtime.clip_and_step(
@@ -216,7 +217,7 @@ class Trainer:
             clock.step_in_epoch += 1
             self.method.on_step_end(state)
             if log_now or clock.step == 1:
-                self._log_step(output.loss, output.logs, write=log_now)
+                self._log_step(output.loss, logs, write=log_now)
             if self.report is not None:
                 self.report.advance()
             if self._stop_or_save(end_of_epoch=clock.step_in_epoch == updates):

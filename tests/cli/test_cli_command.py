@@ -359,17 +359,24 @@ def test_signals_interrupt_with_their_code(
 def test_an_interrupted_command_says_how_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    stop = Interrupted(signal.SIGINT)
+
     def build(words: object) -> NoReturn:
-        raise Interrupted(signal.SIGINT)
+        raise stop
 
     monkeypatch.setattr("labelkit.cli.main.build_app", build)
     instead = " with --resume instead of --overwrite; if training has not started, run it again unchanged"
-    for command, way in (
-        ("train x", " with --resume"),
+    ways = [
+        ("train", " again", False),
+        ("train x", " with --resume", True),
         ("train x --overwrite", instead),  # both options together are refused
-        ("embed x --overwrite", " again"),
-        ("start x", " again"),
-    ):
+        ("embed x --overwrite", " again", False),
+    ]
+    for command, way, resumable in [
+        *ways,
+        ("start x", " again", False),
+    ]:
+        stop.resumable = resumable  # the first signal came before the run began
         assert main(command.split()) == 130
         told = f"error: stopped by SIGINT; to continue, run the same command{way}\n"
         assert capsys.readouterr().err == told

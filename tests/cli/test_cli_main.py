@@ -122,6 +122,10 @@ def test_version_is_printed_in_three_ways_and_an_unknown_command_met_with_the_ne
     assert json.loads(capsys.readouterr().out)["labelkit"] == __version__
     assert main(["trian"]) == 2
     assert "train" in capsys.readouterr().err
+    assert main(["train", "mine"]) == 2
+    assert "for your own method, set LABELKIT_METHODS to its file" in capsys.readouterr().err
+    assert main(["train", "softmax", "--lr"]) == 2
+    assert "LABELKIT_METHODS" not in capsys.readouterr().err
 
 
 def test_the_installed_program_runs() -> None:

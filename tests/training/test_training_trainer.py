@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from labelkit.data.batch import Batch
 from labelkit.errors import DivergenceError, Interrupted
 from labelkit.training.checkpoint import MODEL, load_checkpoint
 from labelkit.training.devices import Runtime
-from labelkit.training.method import Monitor, PassSettings
+from labelkit.training.method import Monitor, PassSettings, StepOutput
 from labelkit.training.trainer import Trainer
 from tests.tiers import quick_every
 
@@ -239,6 +240,19 @@ def test_an_epoch_reports_the_mean_of_its_steps(tmp_path: Path, trainers: MakeTr
         assert epoch[name] == pytest.approx(sum(line[name] for line in steps) / 4)
     assert "diag/b" not in epoch
     assert epoch["embed_norm"] > 0
+
+
+def test_a_logged_loss_need_not_be_detached(trainers: MakeTrainer) -> None:
+    trainer = trainers(epochs=1, log_every_steps=1)
+    step = trainer.method.training_step
+
+    def log_loss(batch: Batch) -> StepOutput:
+        loss = step(batch).loss
+        return StepOutput(loss, {"focal": loss})
+
+    trainer.method.training_step = log_loss  # type: ignore[method-assign]
+    metrics = trainer.fit().metrics  # a warning of torch would be an error
+    assert metrics["focal"] == metrics["loss"]
 
 
 def test_a_full_pass_gives_every_row_once_in_the_order_asked_for(trainers: MakeTrainer, bank: Any) -> None:

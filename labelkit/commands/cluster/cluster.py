@@ -30,6 +30,7 @@ from labelkit.commands.common.embeddings import (
     find_zero_embeddings,
     load_rows_within_memory_limit,
     max_block_bytes,
+    mention_splits,
     normalize_embeddings,
 )
 from labelkit.commands.common.labels import UsableLabels, build_labeled_mask, check_label_agreement, read_usable_labels
@@ -76,6 +77,7 @@ def cluster_store(config: ClusterConfig) -> CommandResult:
     params = _check_result(config, store, name, "clusters")
     given = None
     if isinstance(config, SSKMeansConfig):
+        mention_splits(config, store)
         given = read_usable_labels(config, store, rows)
     earlier = read_previous_groups(config, name)
     started = time.monotonic()

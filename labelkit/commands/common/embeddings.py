@@ -14,7 +14,7 @@ from labelkit.algorithms.row_blocks import Rows, StoredRows, iterate_blocks, row
 from labelkit.data.datasets import resolve_split
 from labelkit.errors import ConfigError, StoreError
 from labelkit.options.memory import MemoryConfig
-from labelkit.options.shared import find_newest_store
+from labelkit.options.shared import SplitOption, find_newest_store
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -38,6 +38,27 @@ def find_split_rows(store: EmbeddingStore, split: str, *, option: str = "--split
     if len(rows) == 0:
         raise ConfigError(option, f"{store.path} has no images in split {split!r}", "Choose another split, or all.")
     return rows
+
+
+def count_images(store: EmbeddingStore) -> str:
+    """Return the number of images in each split of a store, and of labels that commands may use, in one line."""
+    splits = store.splits
+    counts = {} if splits is None else {name: len(store.rows(name)) for name in store.split_names}
+    if splits is not None and (outside := int((np.asarray(splits) < 0).sum())):
+        counts["in no split"] = outside
+    labels = 0 if store.labels is None else int((np.asarray(store.labels) >= 0).sum())
+    usable = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
+    parts = [", ".join(f"{count:,} {name}" for name, count in (counts or {"images": store.n}).items())]
+    return "; ".join([*parts, f"{usable:,} of {labels:,} labels usable" if labels else "no labels"])
+
+
+def mention_splits(config: SplitOption, store: EmbeddingStore) -> None:
+    """Tell, if ``--split`` is not passed, that test images are clustered too, unlike in published results of GCD."""
+    if "split" not in config.model_fields_set and "train" in store.split_names and len(store.split_names) > 1:
+        names = ", ".join(store.split_names)
+        current_progress().message(
+            f"clustering {store.n:,} images of the splits {names}; GCD's protocol clusters train only (--split train)"
+        )
 
 
 def warn_of_newer_store(index: Path) -> None:

@@ -222,13 +222,6 @@ def _choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
         return np.arange(len(dataset.sample_ids), dtype=np.int64)
     with _raise_as_option_error("--split"):
         rows = dataset.rows_in_split("train" if split == "auto" else split)
-    if split == "auto" and len(rows) < len(dataset):
-        counts = Counter(dataset.split_names[i] if i >= 0 else "no split" for i in np.delete(dataset.splits, rows))
-        left = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
-        current_progress().message(
-            f"--split auto uses the {len(rows):,} of {len(dataset):,} images in train, but not {left} (to use all, "
-            "pass --split all)"
-        )
     return rows
 
 
@@ -238,7 +231,17 @@ def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
     Raises:
         ConfigError: the split does not exist.
     """
-    return _limit_per_class(config, dataset.select(_choose_split_rows(dataset, config.split)))
+    rows = _choose_split_rows(dataset, config.split)
+    chosen = _limit_per_class(config, dataset.select(rows))
+    if config.split == "auto" and len(rows) < len(dataset):
+        counts = Counter(dataset.split_names[i] if i >= 0 else "no split" for i in np.delete(dataset.splits, rows))
+        others = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
+        share = f"the {len(rows):,}" if len(chosen) == len(rows) else f"{len(chosen):,} of the {len(rows):,}"
+        current_progress().message(
+            f"--split auto uses {share} images in train, and others ({others}) at most for evaluation (to use all, "
+            "pass --split all)"
+        )
+    return chosen
 
 
 def _limit_per_class(config: DataConfig, images: ImageDataset) -> ImageDataset:

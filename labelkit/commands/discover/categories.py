@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
-from labelkit.commands.common.embeddings import find_split_rows, is_nonnegative, load_rows
+from labelkit.commands.common.embeddings import find_split_rows, is_nonnegative, load_rows, mention_splits
 from labelkit.commands.common.labels import (
     UsableLabels,
     build_labeled_mask,
@@ -57,6 +57,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> CommandResult:
     """
     store = open_store(config.index)
     rows = find_split_rows(store, config.split)
+    mention_splits(config, store)
     given = read_usable_labels(config, store, rows)
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}

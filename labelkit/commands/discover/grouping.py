@@ -94,7 +94,7 @@ def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple
     shared = ("index", "labels", "label_column", "own_labels", "seed", "overwrite")
     options: dict[str, Any] = {name: getattr(config, name) for name in shared}
     return discover_categories(
-        DiscoverCategoriesConfig(num_classes=num_clusters, result=config.grouping, **options)
+        DiscoverCategoriesConfig(num_classes=num_clusters, result=config.grouping, split="all", **options)
     ).paths
 
 

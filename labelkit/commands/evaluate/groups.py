@@ -48,8 +48,16 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> CommandResult:
     for mask in masks if store.labeled is None else [*masks, store.labeled]:
         used |= np.asarray(mask, dtype=bool)
     held_out = config.rows == "unlabeled"
-    if config.rows == "auto":  # if no label was hidden, groups that were made without labels can be scored on all
-        held_out = bool(used.any()) and (bool(masks) or bool(((truth >= 0) & ~used).any()))
+    if config.rows == "auto" and used.any():
+        fair = [grouping for grouping in groupings if not _used_labels(grouping[0])]
+        held_out = bool(((truth >= 0) & ~used).any()) or not fair
+        if not held_out and len(fair) < len(groupings):
+            names = ", ".join(result.name for result, _ in groupings if _used_labels(result))
+            problem = (
+                "not scored, since no label was hidden from them; pass the true labels of further images as --labels"
+            )
+            current_progress().message(f"{names}: {problem}")
+            groupings = fair  # made without labels, so they can be scored on all
     counted = (truth >= 0) & ~used if held_out else truth >= 0
     for result, ids in groupings:
         old_classes = _old_classes(store, result, truth, len(class_names))
@@ -83,7 +91,7 @@ def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_ou
     of = "" if mapping_from is None else f" in split {mapping_from}"
     problem = f"no image{of} has both a group and a label" + (" that was hidden from training" if held_out else "")
     verb, option = ("score", "check --split") if mapping_from is None else ("match on", "change --mapping-from")
-    others = f"Pass --rows all to {verb} the other images as well, or pass true labels of further images as --labels."
+    others = f"Pass the true labels of further images as --labels, or --rows all to {verb} all labeled images."
     remedy = others if held_out else f"{option.capitalize()}."
     return StoreError(str(store.path), problem, remedy)
 
@@ -102,6 +110,12 @@ def _read_true_labels(
             where, "there are no labels to compare the groups with", "Embed a dataset with labels, or pass --labels."
         )
     return truth, given.class_names
+
+
+def _used_labels(result: Result) -> bool:
+    """Return whether labels were used for a result; those of k-means have no known classes."""
+    known_classes = not np.all(result.arrays.get("new_classes", True))
+    return known_classes or "labeled" in result.arrays or result.kind == "discovered"
 
 
 def _old_classes(

@@ -52,7 +52,7 @@ class EvaluateClusteringConfig(BootstrapOptions, SplitOption, GateConfig, Labels
     rows: Literal["auto", "unlabeled", "all"] = OPTION(
         "auto",
         "Images to score. unlabeled: images whose labels training could not use (as published). auto: "
-        "unlabeled if a result used labels, or training could use some and not others; otherwise all.",
+        "unlabeled if training could use some labels and not others; otherwise all, without results that used labels.",
     )
     mapping_from: str | None = OPTION(
         None,

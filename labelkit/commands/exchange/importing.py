@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.commands.common.embeddings import count_images
 from labelkit.commands.common.images.read import map_in_threads
 from labelkit.commands.common.locations import record_image_location
 from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.exchange.options import TORCH_SUFFIXES, ImportConfig
 from labelkit.data.datasets import find_positions, natural_sort_key
 from labelkit.data.decode import BadImageError, EncodedImage, read_image_file
-from labelkit.data.tables import is_file, to_class_name, to_class_names
+from labelkit.data.tables import YES_OR_NO, is_file, to_class_name, to_class_names
 from labelkit.errors import CheckpointRefused, DatasetError, Mismatch, Refused, output_exists_error
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
@@ -53,6 +54,7 @@ def import_store(config: ImportConfig) -> CommandResult:
     if config.images is not None:
         record_image_location(store.content_digest, str(config.images), config.images)
     _report_ignored_arrays(config.source, rows)
+    current_progress().message(f"{config.out}: {count_images(store)}")
     values: dict[str, object] = {
         "index": config.out,
         "rows": store.n,
@@ -106,6 +108,7 @@ def _read(config: ImportConfig) -> tuple[ImportedRows, Callable[[int], str]]:
             raise Refused(str(config.source), problem, remedy)
         current_progress().message(f"{config.source}: row numbers are used as ids (to use names, pass --ids)")
     if ids is None:
+        _check_lengths(rows.columns, config.source, config.source, len(rows.embeddings))
         return rows, rows.where
     keys = wanted if kind == ".npy" else {}
     named = read_names(ids, keys) if ids.suffix.lower() == ".txt" else read_csv(ids, keys, with_rows=False)
@@ -113,10 +116,21 @@ def _read(config: ImportConfig) -> tuple[ImportedRows, Callable[[int], str]]:
     if "labels" in named.columns and not named.found:
         current_progress().message(f"{ids}: the value after each name is read as its label")
     name_where = _match_names(config, rows, named)
-    rows.columns.update(named.columns)
+    others = {role: column for role, column in rows.columns.items() if role not in named.columns}
+    for columns, path in ((others, config.source), (named.columns, ids)):
+        _check_lengths(columns, path, config.source, len(rows.embeddings))
+    rows.columns |= named.columns
     rows.found = {role: name for role, name in rows.found.items() if role not in named.columns}
     rows.found |= {role: f"{ids.name}: {name}" for role, name in named.found.items()}
     return rows, name_where
+
+
+def _check_lengths(columns: Mapping[str, Column], path: Path, source: Path, n: int) -> None:
+    """Check that columns from a file ``path`` have an entry for each of the n embeddings of the source."""
+    for role, column in columns.items():
+        if role not in ("class_names", "split_names") and len(column) != n:
+            problem = f"contains {len(column)} {role}, but {source} has {n} embeddings"
+            raise Mismatch(str(path), problem, f"Pass exactly {n} {role}.")
 
 
 def _match_names(config: ImportConfig, rows: ImportedRows, named: ImportedRows) -> Callable[[int], str]:
@@ -170,11 +184,6 @@ def _write(
     config: ImportConfig, rows: ImportedRows, name_where: Callable[[int], str], digests: Mapping[str, str]
 ) -> None:
     n = len(rows.embeddings)
-    for role, column in rows.columns.items():
-        if role not in ("class_names", "split_names") and len(column) != n:
-            where = str(config.source if config.ids is None or role in rows.found else config.ids)
-            problem = f"contains {len(column)} {role}, but {config.source} has {n} embeddings"
-            raise Mismatch(where, problem, f"Pass exactly {n} {role}.")
     dtype = config.dtype
     if dtype == "auto":
         dtype = "float16" if rows.embeddings.dtype == np.float16 else "float32"
@@ -266,14 +275,13 @@ def _build_columns(
     labeled: NDArray[np.bool_] | None = None
     flags = columns.get("labeled")
     if flags is not None:
-        values = np.asarray(flags)
-        bad = (values != 0) & (values != 1) if values.dtype.kind == "i" else np.ones(len(values), dtype=bool)
-        bad |= (values == 1) & (np.full(len(values), -1) if labels is None else labels).__lt__(0)
-        if bad.any():
-            row = int(np.argmax(bad))
-            problem = f"labeled must be 0, or 1 for images with a label, got {values[row]}"
-            raise Refused(where(row), problem, "Correct this value, or rename the column.")
-        labeled = (values == 1)[order]
+        values = flags if isinstance(flags, list) else [str(flag) for flag in flags.tolist()]
+        marks = [YES_OR_NO.get(value.strip().lower()) for value in values]
+        for row, mark in enumerate(marks):
+            if mark is None or (mark and (labels is None or labels[row] < 0)):
+                problem = f"labeled must be 0, or 1 for images with a label, got {values[row]!r}"
+                raise Refused(where(row), problem, "Correct this value, or rename the column.")
+        labeled = np.array(marks, dtype=bool)[order]
     elif labels is not None and (labels < 0).any():  # the others are known, so they may be used, as in a dataset
         labeled = (labels >= 0)[order]
     found: dict[str, Any] = {}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from labelkit.commands.common.embeddings import count_images
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.store_files.options import StatusConfig
 from labelkit.errors import Damaged, LabelkitError, NotAStore, StoreError
@@ -69,7 +70,8 @@ def report_status(config: StatusConfig) -> CommandResult:
     is_done = run is None and not patches_pending
     state = "finished" if store and is_done else "unfinished" if store or not fault else "damaged"
     there = "finished" if store else "unusable" if fault else "not finished"
-    tables = [Table(str(out), ["what", "found"], [["store", there], *_list_record_rows(records["store"])])]
+    counts: list[list[Cell]] = [] if store is None else [["images", count_images(store)]]
+    tables = [Table(str(out), ["what", "found"], [["store", there], *_list_record_rows(records["store"]), *counts])]
     for title in ("patches", "run"):
         if records[title]:
             tables.append(Table(title, ["what", "found"], _list_record_rows(records[title])))

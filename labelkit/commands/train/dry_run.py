@@ -146,11 +146,14 @@ def _estimate_step_seconds(trainer: Trainer, config: RunConfig) -> float:
         return 0.0
     network, side = trainer.method.network, trainer.method.eval_view().size
     images = torch.zeros(2, trainer.bank.dataset.in_channels, side, side)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that wait for each other use CPU time too, and more if other programs run
     with torch.inference_mode():
         network.embed(images)  # warm-up
         started = time.process_time()  # CPU time, so that other programs do not count
         network.embed(images)
-    seconds = (time.process_time() - started) / torch.get_num_threads() / len(images)
+    seconds = (time.process_time() - started) / threads / len(images)
+    torch.set_num_threads(threads)
     views = trainer.phases[0].views
     pixels = sum(view.size**2 for view in (views(0) if callable(views) else views))
     return _PASSES * config.batch_size * pixels / side**2 * seconds

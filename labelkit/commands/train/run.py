@@ -19,7 +19,7 @@ from labelkit.commands.common.training_data import serialize_data_info
 from labelkit.commands.train.dry_run import has_pretrained_features, plan_training
 from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import RunSetup, build_trainer, choose_run_folder, prepare_training, set_up_runtime
-from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
+from labelkit.errors import CheckpointMismatch, ConfigError, InputError, Interrupted, ResourceError
 from labelkit.files import read_json_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.methods.spec import MethodSource
@@ -101,6 +101,9 @@ def train_method(config: RunConfig) -> CommandResult:
         if not config.resume:
             # delete the folder, so that the command works once the error is corrected
             run.remove_if_untrained()
+        raise
+    except Interrupted as interrupted:
+        interrupted.resumable = config.resume or run.begun
         raise
     finally:
         run.close()

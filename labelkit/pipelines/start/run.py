@@ -530,7 +530,7 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
         earlier = {"previous": folder / str(this.before["store"]), "previous_result": this.before["groups"]}
         if this.answered is not None and this.answered[0] == earlier["previous"]:
             earlier["previous_answers"] = this.answered[1]
-    named = {"index": this.store, "result": groups, "overwrite": True, **earlier, **shared}
+    named = {"index": this.store, "split": "all", "result": groups, "overwrite": True, **earlier, **shared}
     # if all photos are labeled, the classes are known
     known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
     number = known or config.num_classes

@@ -9,9 +9,11 @@ from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, StoreError
+from labelkit.progress import use_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from numpy.typing import NDArray
+from tests.running import Heard
 
 CONFIGS = (KMeansConfig, SphericalKMeansConfig, SSKMeansConfig)
 
@@ -74,6 +76,19 @@ def test_ss_kmeans_is_the_algorithm_and_names_its_clusters(blobs: EmbeddingStore
 
 
 @pytest.mark.slow
+def test_test_images_are_mentioned_unless_a_split_is_chosen(make_store: Any) -> None:
+    splits = {"splits": [0, 0, 0, 1], "split_names": ["train", "test"]}
+    store = make_store(np.eye(4), labels=[0, -1, -1, -1], labeled=[1, 0, 0, 0], old_classes=[1], **splits)
+
+    with use_progress(heard := Heard()):
+        cluster_store(SSKMeansConfig(index=store.path, num_clusters=2))
+        cluster_store(SSKMeansConfig(index=store.path, num_clusters=2, split="all"))
+        cluster_store(SSKMeansConfig(index=store.path, num_clusters=2, split="train", overwrite=True))
+
+    (said,) = [text for text in heard.messages if "--split" in text]
+    assert said.startswith("clustering 4 images of the splits train, test")
+
+
 def test_ss_kmeans_sees_no_label_that_training_could_not_use(make_store: Any, rng: np.random.Generator) -> None:
     rows = rng.normal(size=(20, 4))
     labeled = [1] * 6 + [0] * 14

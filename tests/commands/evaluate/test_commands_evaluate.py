@@ -70,6 +70,23 @@ def test_rows_without_a_label_or_a_cluster_are_not_scored_and_all_others_if_no_l
     assert (score["rows"], score["all_accuracy"], score["old_accuracy"]) == (2, 1.0, None)
 
 
+def test_a_result_is_not_scored_on_the_labels_that_it_used(make_store: Any) -> None:
+    store = make_store(np.eye(4), labels=[0, 1, -1, -1], labeled=[1, 1, 0, 0], old_classes=[1, 1])
+    put(store, [0, 1, 1, 0], "ss-kmeans", names=["a", "b"], new_classes=np.zeros(2, np.uint8))
+
+    with pytest.raises(StoreError, match="hidden from training") as caught:
+        evaluate(store)
+    assert "--labels" in caught.value.remedy
+
+    put(store, [0, 0, 1, 1], "k-means")
+    progress = Heard()
+    with use_progress(progress):
+        (score,) = evaluate(store)
+    assert (score["result"], score["rows"], score["all_accuracy"]) == ("k-means", 2, 0.5)
+    assert "ss-kmeans: not scored" in progress.messages[0]
+    assert len(evaluate(store, rows="all")) == 2
+
+
 def test_where_nothing_says_which_classes_had_labels_there_is_no_score_of_old_classes(make_store: Any) -> None:
     store = make_store(np.eye(8), labels=LABELS)
     put(store, [0, 0, 0, 1, 1, 1, 2, 2])

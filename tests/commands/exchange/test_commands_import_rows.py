@@ -109,6 +109,23 @@ def test_whole_numbers_are_classes_and_minus_one_is_none_and_rows_without_names_
     assert store.old_classes.tolist() == [False, True]
 
 
+@pytest.mark.parametrize("marks", ["1,0,0", "True,False,False", "1.0,0.0,0.0", "yes,no,no"])
+def test_usable_labels_are_marked_in_every_form_and_counted(labelkit: Any, tmp_path: Path, marks: str) -> None:
+    np.save(tmp_path / "x.npy", np.eye(3))
+    places = ("a,train", "b,trian", "c,")
+    lines = [f"{place},cat,{mark}" for place, mark in zip(places, marks.split(","), strict=True)]
+    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "ids.csv")
+    (tmp_path / "ids.csv").write_text("\n".join(["path,split,label,labelled", *lines]))
+
+    answer = labelkit("import", *words, "--out", tmp_path / "s.h5")
+
+    assert "1 train, 1 trian, 1 in no split; 1 of 3 labels usable" in answer.err
+    assert "1 train, 1 trian, 1 in no split; 1 of 3" in labelkit("status", "--index", tmp_path / "s.h5").out
+    (tmp_path / "ids.csv").write_text("\n".join(["path,split,label,labelled", *lines[:2]]))
+    message = labelkit("import", *words, "--out", tmp_path / "other.h5").err
+    assert "ids.csv: contains 2 ids, but" in message
+
+
 def test_images_are_read_for_their_digests_and_sizes(labelkit: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.eye(2))
     (tmp_path / "ids.txt").write_text("b.png\na.png\n")

@@ -146,12 +146,14 @@ def test_images_that_auto_leaves_out_are_counted_with_their_splits(photos: Path,
     shutil.copytree(photos / "cat", tmp_path / "set" / "stray")
     with use_progress(heard := Heard()):
         chosen = prepare(tmp_path / "set", num_old_classes=2)
+        prepare(tmp_path / "set", num_old_classes=2, max_per_class=5)
         prepare(photos)
     said = [text for text in heard.messages if "--split auto" in text]
     assert len(chosen.labels) == 48
+    others = "and others (12 in test, 12 in no split, 12 in unlabeled) at most for evaluation"
     assert said == [
-        "--split auto uses the 48 of 84 images in train, but not 12 in test, 12 in no split, 12 in unlabeled "
-        "(to use all, pass --split all)"
+        f"--split auto uses the 48 images in train, {others} (to use all, pass --split all)",
+        f"--split auto uses 20 of the 48 images in train, {others} (to use all, pass --split all)",
     ]
 
 

@@ -1,13 +1,19 @@
 """``labelkit train`` from options to a run folder."""
 
 import json
+import signal
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+import torch
 from labelkit.commands.common.networks import load_run_network
+from labelkit.commands.train import run
+from labelkit.commands.train.dry_run import _estimate_step_seconds
 from labelkit.commands.train.setup import choose_run_folder, short_dataset_name
+from labelkit.errors import CheckpointError, Interrupted
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.training.run_dir import read_run_config
 
@@ -112,6 +118,20 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert "epoch 1/" not in answer.err  # scores of the timed steps are not those of a run
 
 
+def test_long_steps_are_recognized_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    network = SimpleNamespace(embed=lambda images: numbers.append(len(images)))
+    method = SimpleNamespace(network=network, eval_view=lambda: SimpleNamespace(size=8))
+    parts = {"bank": SimpleNamespace(dataset=SimpleNamespace(in_channels=3)), "phases": [SimpleNamespace(views=())]}
+    runtime = SimpleNamespace(device=torch.device("cpu"))
+    trainer: Any = SimpleNamespace(method=method, runtime=runtime, **parts)
+
+    assert _estimate_step_seconds(trainer, FlipClassConfig(dataset="x")) == 0  # no view
+    assert numbers == [1, 2, 2, 2]  # one thread, two passes of two images, and two threads as before
+
+
 @pytest.mark.slow
 def test_weights_of_another_run_are_where_training_starts(train: Any, trained: Path, tmp_path: Path) -> None:
     # a learning rate of almost nothing: what is left are the weights it started from
@@ -129,3 +149,21 @@ def test_a_run_is_named_after_method_and_data(trained: Path) -> None:
     assert choose_run_folder(config) == Path("runs/flipclass-birds")
     assert short_dataset_name("photos/") == "photos"
     assert choose_run_folder(config.model_copy(update={"out": Path("x")})) == Path("x")
+
+
+def test_only_a_run_that_has_begun_is_to_be_resumed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stop(*_: object, **__: object) -> NoReturn:
+        raise Interrupted(signal.SIGINT)
+
+    config = FlipClassConfig(dataset="x", out=tmp_path / "run", device="cpu", threads=1)
+    for stopped_in, has_begun in (("prepare_training", False), ("_write_facts", True)):
+        monkeypatch.setattr(run, "prepare_training", lambda *_, **__: None)
+        monkeypatch.setattr(run, stopped_in, stop)
+        with pytest.raises(Interrupted) as caught:
+            run.train_method(config)
+        assert caught.value.resumable == has_begun
+
+
+def test_a_run_folder_that_does_not_exist_is_not_called_one_without_options(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="run: does not exist"):
+        read_run_config(tmp_path / "run")
