@@ -367,16 +367,14 @@ def test_an_interrupted_command_says_how_to_continue(
     monkeypatch.setattr("labelkit.cli.main.build_app", build)
     instead = " with --resume instead of --overwrite; if training has not started, run it again unchanged"
     ways = [
-        ("train", " again", False),
+        ("train x", " again", False),  # the first signal came before the run began
         ("train x", " with --resume", True),
-        ("train x --overwrite", instead),  # both options together are refused
+        ("train x --overwrite", instead, True),  # both options together are refused
         ("embed x --overwrite", " again", False),
-    ]
-    for command, way, resumable in [
-        *ways,
         ("start x", " again", False),
-    ]:
-        stop.resumable = resumable  # the first signal came before the run began
+    ]
+    for command, way, resumable in ways:
+        stop.resumable = resumable
         assert main(command.split()) == 130
         told = f"error: stopped by SIGINT; to continue, run the same command{way}\n"
         assert capsys.readouterr().err == told
