@@ -199,18 +199,18 @@ def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
     monkeypatch.setattr(running, "run_command", trained)
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "as it was")
     with pytest.raises(StoreError, match="exit code 1"):
-        running._run_once(command, tmp_path, 0)
+        running._run_once(command, tmp_path, 0, {})
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "another")
     with pytest.raises(OutputExistsError, match="contains a run with a different version of the code of smooth"):
-        running._run_once(command, tmp_path, 0)
+        running._run_once(command, tmp_path, 0, {})
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "as it was")
-    assert running._run_once(command, tmp_path, 0) == {"epochs": 1}
-    assert running._run_once(command, tmp_path, 0) == {"epochs": 1}
+    assert running._run_once(command, tmp_path, 0, {}) == {"epochs": 1}
+    assert running._run_once(command, tmp_path, 0, {}) == {"epochs": 1}
     assert len(asked) == 2
 
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "another")
     with pytest.raises(OutputExistsError, match="contains a run with a different version of the code of smooth"):
-        running._run_once(command, tmp_path, 0)
+        running._run_once(command, tmp_path, 0, {})
 
 
 @pytest.mark.parametrize(

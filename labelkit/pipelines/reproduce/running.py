@@ -3,6 +3,7 @@
 Finished commands are not repeated. A reproduced table is also written as Markdown, CSV and LaTeX.
 """
 
+import functools
 import json
 import os
 import platform
@@ -11,7 +12,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from labelkit.pipelines.reproduce.tables import (
     PublishedTable,
     Row,
     complete_command,
+    compute_input_digest,
     describe_missing_data,
+    list_inputs,
     list_row_inputs,
     read_table,
     select_rows,
@@ -147,12 +150,15 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
         raise DatasetError("reproduce", problem, "Pass --dry-run to see what is missing.")
     for reason in missing.values():
         progress.warning(f"rows skipped: {reason}")
+    digest = functools.cache(_digest_or_warn)  # each input is read once
     faults: list[LabelkitError] = []
     outcomes: list[tuple[str, str, list[dict[str, float]]]] = []
     with progress.task("rows", total=len(rows)) as task:
         for row in rows:
             absent = next((missing[name] for name in sorted(list_row_inputs(row)) if name in missing), "")
-            measured, error = ([], None) if absent and not config.dry_run else _run_row(config, table, row, folder)
+            measured, error = (
+                ([], None) if absent and not config.dry_run else _run_row(config, table, row, folder, digest)
+            )
             if error is not None:
                 faults.append(error)
             state = "no data" if absent else "failed" if error else "planned" if config.dry_run else "done"
@@ -177,7 +183,11 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
 
 
 def _run_row(
-    config: ReproduceConfig, table: PublishedTable, row: Row, folder: Path
+    config: ReproduceConfig,
+    table: PublishedTable,
+    row: Row,
+    folder: Path,
+    digest: Callable[[str, Path, bool], str | None],
 ) -> tuple[list[dict[str, float]], LabelkitError | None]:
     """Run the commands for a row; return the values for each seed, and the error that stopped it, if any."""
     progress = current_progress()
@@ -194,7 +204,11 @@ def _run_row(
                 if config.dry_run:
                     progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
                 else:
-                    outputs.append(_run_once(command, seed_folder, number))
+                    data = {
+                        name: digest(name, config.data_root, is_dataset)
+                        for name, is_dataset in list_inputs(command, seed_folder).items()
+                    }
+                    outputs.append(_run_once(command, seed_folder, number, data))
             if not config.dry_run:
                 measured.append(table.extract_values(outputs))
         except LabelkitError as error:
@@ -203,14 +217,29 @@ def _run_row(
     return measured, None
 
 
-def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
+def _digest_or_warn(name: str, root: Path, is_dataset: bool) -> str | None:
+    try:
+        return compute_input_digest(name, root, is_dataset)
+    except (DatasetError, OSError) as error:
+        current_progress().warning(f"finished runs cannot be compared with their data: {error}")
+        return None
+
+
+def _run_once(command: list[str], folder: Path, number: int, data: Mapping[str, str | None]) -> dict[str, Any]:
     """Run a command and save its JSON output, or return the saved output if it has already run.
 
+    Args:
+        command: words after ``labelkit``.
+        folder: folder of the row and seed.
+        number: number of the command in the row.
+        data: digests of the command's inputs; ``None`` if unknown.
+
     Raises:
-        OutputExistsError: the folder contains the output of another command.
+        OutputExistsError: the folder contains the output of another command, of other data or of other code.
         LabelkitError: the command failed.
     """
     record = folder / f"step-{number}.json"
+    remedy = f"Delete {folder.parent} to run this row again, or pass a different --out."
     is_done = record.exists()
     if is_done:
         try:
@@ -220,6 +249,12 @@ def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
             raise StoreError(str(record), f"cannot be read: {error}", remedy) from error
         if found.get("command") != command:
             raise OutputExistsError(str(folder), "contains the output of another command", "Pass a different --out.")
+        then = found.get("data")
+        if then is None and data:
+            current_progress().warning(f"{record}: written by an earlier version, which did not record its data")
+        if changed := [name for name, now in data.items() if now and ((then or {}).get(name) or now) != now]:
+            problem = f"contains numbers from other data: {', '.join(changed)} has changed since"
+            raise OutputExistsError(str(folder), problem, remedy)
     with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if command[0] == "train":
@@ -234,7 +269,7 @@ def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
         problem = f"failed with exit code {code}"
         raise StoreError(f"labelkit {shlex.join(words)}", problem, "See the error message above.")
     output = json.loads(out)
-    commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
+    commit_bytes(record, (json.dumps({"command": command, "data": data, "output": output}, indent=1) + "\n").encode())
     return dict(output)
 
 

@@ -8,19 +8,23 @@ folder (unless it contains ``--out``), seed and data automatically; other comman
 ``{data_root}``. A row is skipped if its data, such as a file ``{data_root}/...``, do not exist.
 """
 
+import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from labelkit.data.archives import expand_shards, is_shards
 from labelkit.data.registry import DATASETS, load_dataset
+from labelkit.data.tables import is_file, is_folder
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.files import read_bytes
+from labelkit.files import read_bytes, sha256_file
 from labelkit.formatting import join_first_few
 from labelkit.options.presets import shipped_presets
 from labelkit.pipelines.reproduce.options import ReproduceConfig
@@ -31,6 +35,7 @@ _MAX_BYTES = 1 << 18
 _OF_DATASETS = ("--dataset", "--scene-dataset")
 _OWN = ("here", "seed", "data_root")
 _SHOWN = 8
+_MAX_HASHED_BYTES = 1 << 30
 _OF_COMMAND = re.compile(r"#([1-9]\d?)\.(.+)")
 
 
@@ -261,6 +266,49 @@ def describe_missing_data(dataset: str, root: Path) -> str:
         counts = {} if spec is None else spec.num_images
         return f"{dataset} ({', '.join(f'{count} {split}' for split, count in counts.items())} images): {error}"
     return ""
+
+
+def list_inputs(command: Sequence[str], folder: Path) -> dict[str, bool]:
+    """Return the files, folders and datasets outside ``folder`` that a command reads, and whether each is a dataset."""
+    words = [part for word in command for part in word.split("=", 1)]
+    datasets = {words[at] for at in find_dataset_arguments(words)}
+    given = [word for option, word in pairwise(words) if option not in ("--data-root", "--out")]
+    paths = {word for word in given if is_file(Path(word)) or ("/" in word and is_folder(Path(word)))}
+    return {name: name in datasets for name in sorted(datasets | paths) if not Path(name).is_relative_to(folder)}
+
+
+def compute_input_digest(name: str, root: Path, is_dataset: bool) -> str:
+    """Return a SHA-256 digest (hex) of a file or folder, or of the labels, splits and files of a dataset.
+
+    If the files of a folder or dataset exceed 1 GiB together, their sizes stand for their contents.
+
+    Raises:
+        DatasetError: the dataset cannot be listed.
+        OSError: a file cannot be read.
+    """
+    path, digest = Path(name).expanduser(), hashlib.sha256()
+    if path.is_file() and not is_shards(name):
+        digest.update(sha256_file(path).encode())
+    files = [] if is_dataset or path.is_file() else _list_visible_files(path)
+    if is_dataset:
+        listing = load_dataset(name, data_root=root)
+        digest.update(f"{listing.digest()} {listing.split_names}".encode() + listing.splits.tobytes())
+        path = listing.root or path
+        if listing.masks is not None or listing.objects is not None:
+            files = _list_visible_files(path)
+        elif listing.root is not None:
+            files = [listing.root / one for one in listing.sample_ids]
+        elif is_shards(name):
+            digest.update(repr([(one.path, one.system.size(one.path)) for one in expand_shards(name)]).encode())
+    sizes = [file.stat().st_size for file in files]
+    if sum(sizes) <= _MAX_HASHED_BYTES:
+        digest.update("".join(map(sha256_file, files)).encode())
+    digest.update(repr([(str(file.relative_to(path)), size) for file, size in zip(files, sizes, strict=True)]).encode())
+    return digest.hexdigest()
+
+
+def _list_visible_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
 
 
 def complete_command(config: ReproduceConfig, words: Sequence[str], folder: Path, seed: int) -> list[str]:

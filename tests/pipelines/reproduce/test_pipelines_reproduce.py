@@ -19,6 +19,7 @@ from labelkit.pipelines.reproduce.tables import (
     list_excluded_tables,
     read_table,
 )
+from PIL import Image
 from tests.miniature_sets import MINIATURES, make_miniature
 from tests.short_tables import run_row, short_command
 
@@ -113,6 +114,37 @@ def test_rows_run_once_and_stand_beside_what_was_published(table: Path, tmp_path
     assert value["difference"] == pytest.approx(0)
     reproduce(config)
     assert len(commands.run) == 3
+
+
+@pytest.mark.parametrize("changed", ["labels", "image", "another file"])
+def test_a_number_is_not_taken_for_that_of_changed_data(
+    changed: str, table: Path, tmp_path: Path, commands: Commands
+) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "1.bmp")
+    csv_file, words = tmp_path / "mine.csv", tmp_path / "words.txt"
+    csv_file.write_text("path,label,split\na/1.bmp,a,train\nb/1.bmp,b,test\n")
+    words.touch()
+    text = TABLE.replace("dataset: digits", f"dataset: {csv_file}")
+    table.write_text(text.replace('options: ""', f"options: --class-vectors={words}"))
+    config = ReproduceConfig(table=str(table), row=("first",), seeds=2, data_root=tmp_path, out=tmp_path / "out")
+    for _ in range(2):
+        assert reproduce(config).fault is None
+    assert len(commands.run) == 2
+
+    if changed == "labels":
+        csv_file.write_text(csv_file.read_text().replace("bmp,b", "bmp,a"))
+    elif changed == "image":
+        Image.new("RGB", (8, 8), "red").save(tmp_path / "b" / "1.bmp")
+    else:
+        words.write_text("a 1")
+
+    result = reproduce(config)
+    assert result.to_json()["rows"] == {"failed": 1}
+    assert f"{words if words.stat().st_size else csv_file} has changed since" in str(result.fault)
+    assert f"Delete {tmp_path / 'out/mine/first'} to run this row again" in str(result.fault)
+    assert len(commands.run) == 2
 
 
 def test_a_table_is_also_written_as_people_put_it_into_a_text(table: Path, tmp_path: Path) -> None:
