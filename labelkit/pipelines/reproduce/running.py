@@ -258,7 +258,7 @@ def _run_once(command: list[str], folder: Path, number: int, data: Mapping[str, 
     with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if command[0] == "train":
-        check_method_code(folder / f"step-{number}.code.json", command[1], "Pass a different --out.")
+        check_method_code(folder / f"step-{number}.code.json", command[1], remedy)
     if is_done:
         return dict(found["output"])
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
