@@ -4,6 +4,7 @@ Finished commands are not repeated. A reproduced table is also written as Markdo
 """
 
 import functools
+import itertools
 import json
 import os
 import platform
@@ -77,10 +78,9 @@ def render_tables(record: Mapping[str, Any]) -> dict[str, str]:
         spreads = [_number(_format_measured(row, name), "deviation") if key == "mean" else "" for name, key in columns]
         shown = (f"{cell} ± {spread}" if spread else cell for cell, spread in zip(cells, spreads, strict=True))
         lines.append([row["name"], *shown])
-    seeds = record["seeds"]
-    caption = (
-        f"{record['source']}, {record['place']}: {record['title']} ({record['unit']}, {seeds} seed{'s' * (seeds > 1)})"
-    )
+    counts = {len(value["seeds"]) for row in record["rows"] for value in row["values"]} - {0} or {record["seeds"]}
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)}))) + " seed" + "s" * (max(counts) > 1)
+    caption = f"{record['source']}, {record['place']}: {record['title']} ({record['unit']}, {seeds})"
     return {
         "table.md": _markdown(lines, caption, record["command"]),
         "table.csv": _csv(record),
@@ -128,6 +128,8 @@ def _csv(record: Mapping[str, Any]) -> str:
 
 
 RESULT = "table.json"
+# state of a row, the reason, and the values for each seed
+_Outcome = tuple[str, str, list[dict[str, float]]]
 _MAX_RECORD = 1 << 24
 
 
@@ -152,23 +154,34 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
         progress.warning(f"rows skipped: {reason}")
     digest = functools.cache(_digest_or_warn)  # each input is read once
     faults: list[LabelkitError] = []
-    outcomes: list[tuple[str, str, list[dict[str, float]]]] = []
+    outcomes: dict[str, _Outcome] = {}
+    for row in table.rows if not config.dry_run else rows:
+        # finished runs stay in the written table, whatever rows and seeds are selected
+        measured, error = ([], None) if config.dry_run else _run_row(config, table, row, folder, digest, seeds=0)
+        if row in rows:
+            outcomes[row.name] = ("planned", "", measured)
+        elif measured or error:
+            outcomes[row.name] = ("failed" if error else "done", str(error or ""), measured)
+            if error:
+                progress.warning(f"{table.name}, {row.name}: {error}")
     with progress.task("rows", total=len(rows)) as task:
         for row in rows:
             absent = next((missing[name] for name in sorted(list_row_inputs(row)) if name in missing), "")
-            measured, error = (
-                ([], None) if absent and not config.dry_run else _run_row(config, table, row, folder, digest)
-            )
+            measured, error = outcomes[row.name][2], None
+            if config.dry_run or not absent:
+                measured, error = _run_row(config, table, row, folder, digest, config.seeds)
             if error is not None:
+                progress.warning(f"{table.name}, {row.name}: {error}")
                 faults.append(error)
             state = "no data" if absent else "failed" if error else "planned" if config.dry_run else "done"
-            outcomes.append((state, absent or str(error or ""), measured))
+            outcomes[row.name] = (state, absent or str(error or ""), measured)
             task.advance(1, table=table.name)
-            record = _record(config, table, rows, [*outcomes, *[("planned", "", [])] * (len(rows) - len(outcomes))])
             if not config.dry_run:
+                record = _record(config, table, list(outcomes), outcomes)
                 commit_bytes(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
                 for name, text in render_tables(record).items():
                     commit_bytes(folder / name, text.encode())
+    record = _record(config, table, [row.name for row in rows], outcomes)
     states = [row["state"] for row in record["rows"]]
     counts = {state: states.count(state) for state in sorted(set(states))}
     made = () if config.dry_run else (folder / RESULT,)
@@ -188,12 +201,19 @@ def _run_row(
     row: Row,
     folder: Path,
     digest: Callable[[str, Path, bool], str | None],
+    seeds: int,
 ) -> tuple[list[dict[str, float]], LabelkitError | None]:
-    """Run the commands for a row; return the values for each seed, and the error that stopped it, if any."""
-    progress = current_progress()
+    """Run the commands for a row with some seeds; also read the next seeds if they are finished.
+
+    Returns:
+        The values for each seed, and the error that stopped the row, if any.
+    """
     measured: list[dict[str, float]] = []
-    for seed in range(config.seeds):
+    for seed in itertools.count():
         seed_folder = folder / re.sub(r"[^\w.-]+", "-", row.name).strip("-.") / f"seed-{seed}"
+        steps = [seed_folder / f"step-{number}.json" for number, given in enumerate(row.commands, 1) if given]
+        if seed >= seeds and (config.dry_run or not steps or not all(step.exists() for step in steps)):
+            break
         outputs: list[dict[str, Any]] = []
         try:
             for number, given in enumerate(row.commands, 1):
@@ -202,7 +222,7 @@ def _run_row(
                     continue
                 command = complete_command(config, given, seed_folder, seed)
                 if config.dry_run:
-                    progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
+                    current_progress().message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
                 else:
                     data = {
                         name: digest(name, config.data_root, is_dataset)
@@ -212,7 +232,6 @@ def _run_row(
             if not config.dry_run:
                 measured.append(table.extract_values(outputs))
         except LabelkitError as error:
-            progress.warning(f"{table.name}, {row.name}: {error}")
             return measured, error
     return measured, None
 
@@ -307,35 +326,34 @@ def _pair_values(
 
 
 def _record(
-    config: ReproduceConfig,
-    table: PublishedTable,
-    rows: Sequence[Row],
-    outcomes: Sequence[tuple[str, str, list[dict[str, float]]]],
+    config: ReproduceConfig, table: PublishedTable, names: Sequence[str], outcomes: Mapping[str, _Outcome]
 ) -> dict[str, Any]:
-    measured_by = {row.name: measured for row, (_, _, measured) in zip(rows, outcomes, strict=True)}
+    rows = [row for row in table.rows if row.name in names]
+    seeds = max([config.seeds, *(len(measured) for _, _, measured in outcomes.values())])
     return {
         "table": table.name,
         **table.model_dump(include={"source", "place", "title", "note", "unit"}),
-        "command": _command_line(config),
+        "command": _command_line(config, [] if len(rows) == len(table.lines) else names, seeds),
         "versions": {"labelkit": __version__, "torch": version("torch")},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-        "seeds": config.seeds,
+        "seeds": seeds,
         "rows": [
             {
                 "name": row.name,
                 "state": state,
                 "reason": reason,
-                "values": _pair_values(table, row, measured, measured_by.get(row.against or "", [])),
+                "values": _pair_values(table, row, measured, outcomes.get(row.against or "", ("", "", []))[2]),
             }
-            for row, (state, reason, measured) in zip(rows, outcomes, strict=True)
+            for row in rows
+            for state, reason, measured in [outcomes[row.name]]
         ],
     }
 
 
-def _command_line(config: ReproduceConfig) -> str:
-    """Return the command line for these rows, with the options that affect the results."""
-    rows = [word for name in config.row or () for word in ("--row", name)]
-    how = ["--seeds", str(config.seeds), "--data-root", str(config.data_root)]
+def _command_line(config: ReproduceConfig, names: Sequence[str], seeds: int) -> str:
+    """Return the command line for these rows, by default all, with the options that affect the results."""
+    rows = [word for name in names for word in ("--row", name)]
+    how = ["--seeds", str(seeds), "--data-root", str(config.data_root)]
     return shlex.join(["labelkit", "reproduce", config.table, *rows, *how])
 
 

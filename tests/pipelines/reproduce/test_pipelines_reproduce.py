@@ -116,6 +116,26 @@ def test_rows_run_once_and_stand_beside_what_was_published(table: Path, tmp_path
     assert len(commands.run) == 3
 
 
+def test_rows_and_seeds_that_are_not_selected_stay_in_the_table(
+    table: Path, tmp_path: Path, commands: Commands
+) -> None:
+    table.write_text(TABLE.replace("cifar10", "digits"))
+    config = ReproduceConfig(table=str(table), seeds=3, out=tmp_path / "out")
+    reproduce(config)
+    texts = {path: path.read_text() for path in (tmp_path / "out/mine").glob("table.*")}
+
+    one = reproduce(config.model_copy(update={"row": ("first",), "seeds": 1})).to_json()
+
+    assert one["rows"] == {"done": 1}
+    assert len(commands.run) == 6
+    assert {path: path.read_text() for path in texts} == texts
+
+    (tmp_path / "out/mine/second-row/seed-2/step-1.json").unlink()
+    commands.code = 4
+    reproduce(config)
+    assert "(%, 2 to 3 seeds)" in (tmp_path / "out/mine/table.md").read_text()
+
+
 @pytest.mark.parametrize("changed", ["labels", "image", "another file"])
 def test_a_number_is_not_taken_for_that_of_changed_data(
     changed: str, table: Path, tmp_path: Path, commands: Commands
