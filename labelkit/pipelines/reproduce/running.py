@@ -262,12 +262,13 @@ def _run_once(command: list[str], folder: Path, number: int, data: Mapping[str, 
     is_done = record.exists()
     if is_done:
         try:
-            found = read_json_object(record, limit=_MAX_RECORD)
+            found = read_json_object(record, {"command": list, "output": dict}, limit=_MAX_RECORD)
         except (OSError, ValueError) as error:
-            remedy = "Delete this file; `labelkit reproduce` will then repeat the step that wrote it."
-            raise StoreError(str(record), f"cannot be read: {error}", remedy) from error
-        if found.get("command") != command:
-            raise OutputExistsError(str(folder), "contains the output of another command", "Pass a different --out.")
+            repeat = "Delete this file; `labelkit reproduce` will then repeat the step that wrote it."
+            raise StoreError(str(record), f"cannot be read: {error}", repeat) from error
+        if (differing := _describe_difference(found["command"], command)) is not None:
+            problem = f"contains the output of another command ({differing})"
+            raise OutputExistsError(str(folder), problem, f"{remedy} To keep both, rename the row.")
         then = found.get("data")
         if then is None and data:
             current_progress().warning(f"{record}: written by an earlier version, which did not record its data")
@@ -290,6 +291,17 @@ def _run_once(command: list[str], folder: Path, number: int, data: Mapping[str, 
     output = json.loads(out)
     commit_bytes(record, (json.dumps({"command": command, "data": data, "output": output}, indent=1) + "\n").encode())
     return dict(output)
+
+
+def _describe_difference(then: Sequence[object], now: Sequence[str]) -> str | None:
+    """Describe the first difference between two commands other than the device; ``None`` if there is none."""
+    pairs = list(itertools.zip_longest(map(str, then), now, fillvalue=""))
+    for at, (old, new) in enumerate(pairs):
+        option = pairs[at - 1][1] if at else ""
+        if old != new and option != "--device":
+            option = f"{option} " if option.startswith("--") else ""
+            return f"was `{option}{old}`, is `{option}{new}`"
+    return None
 
 
 def _pair_values(

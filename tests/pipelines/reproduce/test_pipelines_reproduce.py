@@ -136,6 +136,18 @@ def test_rows_and_seeds_that_are_not_selected_stay_in_the_table(
     assert "(%, 2 to 3 seeds)" in (tmp_path / "out/mine/table.md").read_text()
 
 
+def test_a_changed_option_is_named_with_what_to_do(table: Path, tmp_path: Path) -> None:
+    config = ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out")
+    reproduce(config)
+    assert reproduce(config.model_copy(update={"device": "cpu"})).fault is None
+    table.write_text(TABLE.replace("--epochs 1", "--epochs 2"))
+
+    fault = str(reproduce(config).fault)
+
+    assert "contains the output of another command (was `--epochs 1`, is `--epochs 2`)" in fault
+    assert f"Delete {tmp_path / 'out/mine/first'} to run this row again, or pass a different --out." in fault
+
+
 @pytest.mark.parametrize("changed", ["labels", "image", "another file"])
 def test_a_number_is_not_taken_for_that_of_changed_data(
     changed: str, table: Path, tmp_path: Path, commands: Commands
