@@ -61,21 +61,28 @@ _ESCAPED = {
 }
 
 
+# deviation that belongs to a number
+_SPREADS = {"mean": "deviation", "change": "change_deviation"}
+
+
 def render_tables(record: Mapping[str, Any]) -> dict[str, str]:
     """Render a reproduced table; return the contents of ``table.md``, ``table.csv`` and ``table.tex`` by file name.
 
-    Columns contain published values, or the measured mean and standard deviation over seeds. A missing number is a
-    dash, or empty in CSV. The CSV has one line per value, with all digits and the value of each seed.
+    Columns contain published values, or the mean and standard deviation over seeds of the measured values and of their
+    change relative to another row. A missing number is a dash, or empty in CSV. The CSV has one line per value, with
+    all digits and the value of each seed.
     """
     columns: dict[tuple[str, str], str] = {}
     for name in dict.fromkeys(value["name"] for row in record["rows"] for value in row["values"]):
         if any(_format_measured(row, name).get("published") is not None for row in record["rows"]):
             columns[name, "published"] = f"{name}, published"
         columns[name, "mean"] = name
+        if any("change" in _format_measured(row, name) for row in record["rows"]):
+            columns[name, "change"] = f"{name}, change"
     lines = [["", *columns.values()]]
     for row in record["rows"]:
         cells = [_number(_format_measured(row, name), key) for name, key in columns]
-        spreads = [_number(_format_measured(row, name), "deviation") if key == "mean" else "" for name, key in columns]
+        spreads = [_number(_format_measured(row, name), _SPREADS.get(key, "")) for name, key in columns]
         shown = (f"{cell} ± {spread}" if spread else cell for cell, spread in zip(cells, spreads, strict=True))
         lines.append([row["name"], *shown])
     counts = {len(value["seeds"]) for row in record["rows"] for value in row["values"]} - {0} or {record["seeds"]}
@@ -118,13 +125,14 @@ def _latex(lines: list[list[str]], caption: str, command: str) -> str:
 
 
 def _csv(record: Mapping[str, Any]) -> str:
+    keys = ("published", "mean", "deviation", "change", "change_deviation")
     lines: list[list[object]] = []
     for row in record["rows"]:
         for value in row["values"]:
             seeds = " ".join(repr(one) for one in value["seeds"])
-            numbers = ("" if value[key] is None else value[key] for key in ("published", "mean", "deviation"))
+            numbers = ("" if value.get(key) is None else value[key] for key in keys)
             lines.append([row["name"], value["name"], *numbers, seeds, row["state"]])
-    return csv_text(["row", "value", "published", "mean", "deviation", "seeds", "state"], lines)
+    return csv_text(["row", "value", *keys, "seeds", "state"], lines)
 
 
 RESULT = "table.json"
@@ -370,14 +378,12 @@ def _command_line(config: ReproduceConfig, names: Sequence[str], seeds: int) -> 
 
 
 def _build_tables(record: dict[str, Any]) -> Table:
-    columns = {"published": "published", "mean": "measured", "deviation": "deviation", "difference": "difference"}
-    if any("change" in value for row in record["rows"] for value in row["values"]):
-        columns = {
-            "mean": "measured",
-            "deviation": "deviation",
-            "change": "change",
-            "change_deviation": "its deviation",
-        }
+    values = [value for row in record["rows"] for value in row["values"]]
+    columns = {"mean": "measured", "deviation": "deviation"}
+    if any(value["published"] is not None for value in values):
+        columns = {"published": "published", **columns, "difference": "difference"}
+    if any("change" in value for value in values):
+        columns |= {"change": "change", "change_deviation": "its deviation"}
     lines: list[list[Cell]] = [
         [row["name"], value["name"], *(value.get(key) for key in columns), row["state"]]
         for row in record["rows"]

@@ -283,8 +283,22 @@ def test_a_row_is_compared_with_another_seed_by_seed(bars: Path, tmp_path: Path)
     assert shown.columns == ["row", "value", "measured", "deviation", "change", "its deviation", "state"]
     assert shown.rows[0] == ["before", "top 1", pytest.approx(50), 0, None, None, "done"]
     assert shown.rows[2][4:6] == [pytest.approx(20), pytest.approx(10)]
+    folder = tmp_path / "out" / "bars"
+    assert "| after | 70.0 ± 10.0 | 20.0 ± 10.0 |" in (folder / "table.md").read_text()
+    assert r"after & 70.0 $\pm$ 10.0 & 20.0 $\pm$ 10.0 \\" in (folder / "table.tex").read_text()
+    assert "after,top 1,,70.0,10.0" in (folder / "table.csv").read_text()
     # a command that a row leaves out is not run
     assert [path.name for path in (tmp_path / "out/bars/before/seed-0").iterdir()] == ["step-2.json"]
+
+
+def test_published_numbers_and_changes_are_shown_together(bars: Path, tmp_path: Path) -> None:
+    bars.write_text(BARS.replace('name: "before"', 'name: "before", published: 45'))
+    (shown,) = reproduce(ReproduceConfig(table=str(bars), data_root=tmp_path, out=tmp_path / "out")).shown
+    assert shown.columns == [
+        "row", "value", "published", "measured", "deviation", "difference", "change", "its deviation", "state",
+    ]  # fmt: skip
+    assert shown.rows[0][2:6] == [45, pytest.approx(50), 0, pytest.approx(5)]
+    assert "|  | top 1, published | top 1 | top 1, change |" in (tmp_path / "out/bars/table.md").read_text()
 
 
 def test_a_row_is_compared_with_one_that_is_there(bars: Path) -> None:
