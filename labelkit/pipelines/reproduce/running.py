@@ -315,7 +315,7 @@ def _describe_difference(then: Sequence[object], now: Sequence[str]) -> str | No
 def _pair_values(
     table: PublishedTable, row: Row, measured: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
 ) -> list[dict[str, Any]]:
-    """Return the published and measured numbers for each published value of a row, or for all values if none is.
+    """Return the published and measured numbers for each value of a row.
 
     Args:
         table: the table.
@@ -324,7 +324,7 @@ def _pair_values(
         before: measured values of the row to compare with; differences are computed seed by seed.
     """
     values = []
-    for name in row.published or table.values:
+    for name in table.values:
         published, found = row.published.get(name), [one[name] for one in measured]
         mean = statistics.mean(found) if found else None
         value = {

@@ -48,7 +48,7 @@ class _Row(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = Field(min_length=1)
-    published: float | dict[str, float | None] = {}
+    published: float | dict[str, float | None] | None = None
     against: str | None = None
 
 
@@ -203,6 +203,9 @@ def read_table(name: str) -> PublishedTable:
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
+            if first["loc"][2:3] == ("published",):
+                place = f"rows.{first['loc'][1]}.published"
+                first["msg"] = "must be a number, or numbers by value name, such as {top 1: 95.0, top 5: null}"
             fault = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
         raise ConfigError(
             "reproduce", f"{path} is not a valid table: {fault}", "Compare this file with those in presets/tables."

@@ -107,8 +107,9 @@ def test_rows_run_once_and_stand_beside_what_was_published(table: Path, tmp_path
     ]  # fmt: skip
     assert done["rows"] == {"done": 1}
     row = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]
-    (value,) = row["values"]
+    value, other = row["values"]
     assert (value["name"], value["published"]) == ("top 1", 50.0)
+    assert (other["name"], other["published"], other["mean"]) == ("top 5", None, pytest.approx(90))
     assert value["mean"] == pytest.approx(50)
     assert value["deviation"] == pytest.approx(10)
     assert value["difference"] == pytest.approx(0)
@@ -419,7 +420,8 @@ def test_bad_input_is_one_error(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("published: 50.0, ", "published: high, ", "published"),
+        ("published: 50.0, ", "published: high, ", "rows.0.published: must be a number, or numbers by value name"),
+        ("published: 50.0, ", "published: [50, 60], ", "such as {top 1: 95.0, top 5: null}"),
         ('options: ""', "factor: 1", "for the commands"),
         ("second row", "first", "row names must be unique"),
         ("top 5: 90.0", "top 9: 90.0", "missing from `values`"),
