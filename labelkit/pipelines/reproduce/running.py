@@ -30,6 +30,7 @@ from labelkit.pipelines.reproduce.tables import (
     complete_command,
     compute_input_digest,
     describe_missing_data,
+    find_data_root,
     list_inputs,
     list_row_inputs,
     read_table,
@@ -151,9 +152,9 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     table = read_table(config.table)
     rows, folder = select_rows(table, config.row), config.out / table.name
     progress = current_progress()
-    needs = {name for row in rows for name in list_row_inputs(row)}
-    missing = {name: fault for name in sorted(needs) if (fault := describe_missing_data(name, config.data_root))}
-    runnable = [row for row in rows if not missing.keys() & list_row_inputs(row)]
+    needs = {need for row in rows for need in list_row_inputs(row, config.data_root)}
+    missing = {need: fault for need in sorted(needs) if (fault := describe_missing_data(*need))}
+    runnable = [row for row in rows if not missing.keys() & list_row_inputs(row, config.data_root)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
         problem = f"the data for all rows are missing, for example: {first}"
@@ -174,7 +175,8 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
                 progress.warning(f"{table.name}, {row.name}: {error}")
     with progress.task("rows", total=len(rows)) as task:
         for row in rows:
-            absent = next((missing[name] for name in sorted(list_row_inputs(row)) if name in missing), "")
+            needs = list_row_inputs(row, config.data_root)
+            absent = next((missing[need] for need in sorted(needs) if need in missing), "")
             measured, error = outcomes[row.name][2], None
             if config.dry_run or not absent:
                 measured, error = _run_row(config, table, row, folder, digest, config.seeds)
@@ -233,7 +235,7 @@ def _run_row(
                     current_progress().message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
                 else:
                     data = {
-                        name: digest(name, config.data_root, is_dataset)
+                        name: digest(name, find_data_root(command, config.data_root), is_dataset)
                         for name, is_dataset in list_inputs(command, seed_folder).items()
                     }
                     outputs.append(_run_once(command, seed_folder, number, data))

@@ -4,8 +4,9 @@ A table is a YAML file. Its ``commands`` apply to every row and contain ``{name}
 values come from the JSON of the last command, or of command n if the place of a value begins with ``#n.``
 (``#1.metrics.accuracy``). Numbers that were not published are ``null`` or omitted. A row may set a whole command; an
 empty command is not run. ``against`` is the row to compare a row with, if a figure shows the change. ``train`` gets its
-folder (unless it contains ``--out``), seed and data automatically; other commands contain ``{here}``, ``{seed}`` and
-``{data_root}``. A row is skipped if its data, such as a file ``{data_root}/...``, do not exist.
+folder, data and device (unless it contains these options) and its seed automatically; other commands contain
+``{here}``, ``{seed}`` and ``{data_root}``. A row is skipped if its data, such as a file ``{data_root}/...``, do not
+exist.
 """
 
 import hashlib
@@ -252,9 +253,25 @@ def _without_spaces(name: str) -> str:
     return re.sub(r"\s*,\s*", ",", name)
 
 
-def list_row_inputs(row: Row) -> set[str]:
-    """Return the inputs read by a table row's commands: datasets, and files in the data folder."""
-    return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
+def list_row_inputs(row: Row, data_root: Path) -> set[tuple[str, Path]]:
+    """Return the inputs read by a table row's commands, each with its data folder: datasets, and files in it."""
+    return {
+        (word, data_root if word.startswith(IN_DATA_ROOT) else find_data_root(words, data_root))
+        for words in row.commands
+        for at, word in enumerate(words)
+        if word.startswith(IN_DATA_ROOT) or at in find_dataset_arguments(words)
+    }
+
+
+def find_data_root(words: Sequence[str], data_root: Path) -> Path:
+    """Return the data folder of a command: its own ``--data-root``, if any, otherwise the given one."""
+    own = [word for option, word in pairwise(_split_options(words)) if option == "--data-root"]
+    return Path(own[-1].format(data_root=data_root)) if own else data_root
+
+
+def _split_options(words: Sequence[str]) -> list[str]:
+    """Split ``--option=value`` into two words."""
+    return [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
 
 
 def describe_missing_data(dataset: str, root: Path) -> str:
@@ -273,7 +290,7 @@ def describe_missing_data(dataset: str, root: Path) -> str:
 
 def list_inputs(command: Sequence[str], folder: Path) -> dict[str, bool]:
     """Return the files, folders and datasets outside ``folder`` that a command reads, and whether each is a dataset."""
-    words = [part for word in command for part in word.split("=", 1)]
+    words = _split_options(command)
     datasets = {words[at] for at in find_dataset_arguments(words)}
     given = [word for option, word in pairwise(words) if option not in ("--data-root", "--out")]
     paths = {word for word in given if is_file(Path(word)) or ("/" in word and is_folder(Path(word)))}
@@ -315,9 +332,19 @@ def _list_visible_files(folder: Path) -> list[Path]:
 
 
 def complete_command(config: ReproduceConfig, words: Sequence[str], folder: Path, seed: int) -> list[str]:
-    """Fill in the paths and seed of a command; for ``train``, also add data folder, device, seed and output folder."""
+    """Fill in the paths and seed of a command; for ``train``, add data folder, device, seed and output folder.
+
+    A data folder, device or output folder in the command takes precedence.
+
+    Raises:
+        ConfigError: a ``train`` command sets its seed.
+    """
     filled = [word.format(here=folder, seed=seed, data_root=config.data_root) for word in words]
     if filled[0] != "train":
         return filled
-    words_of_all = ["--data-root", str(config.data_root), "--device", config.device, "--seed", str(seed)]
-    return [*filled, *words_of_all, *([] if "--out" in filled else ["--out", str(folder / "run")])]
+    filled = _split_options(filled)
+    if "--seed" in filled:
+        remedy = "Remove it: labelkit adds the seeds 0, 1, ... (see --seeds)."
+        raise ConfigError(f"labelkit {shlex.join(filled)}", "a table must not set --seed of `train`", remedy)
+    added = {"--data-root": config.data_root, "--device": config.device, "--seed": seed, "--out": folder / "run"}
+    return filled + [str(word) for option, value in added.items() if option not in filled for word in (option, value)]

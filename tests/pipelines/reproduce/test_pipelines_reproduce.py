@@ -361,6 +361,20 @@ def test_rows_without_data_are_named_and_the_others_run_and_listed_by_a_dry_run(
     assert "cifar10 (50,000 train, 10,000 test images): cifar10: not found" in reason
 
 
+def test_a_command_of_a_table_may_have_its_own_data_root_but_no_seed(
+    table: Path, tmp_path: Path, commands: Commands
+) -> None:
+    (tmp_path / "own").mkdir()
+    make_miniature("cifar10", tmp_path / "own")
+    table.write_text(TABLE.replace("--lr 1", f"--lr 1 --data-root {tmp_path / 'own'} --device=cpu"))
+    config = ReproduceConfig(table=str(table), row=("second",), seeds=1, out=tmp_path / "out")
+    assert reproduce(config).to_json()["rows"] == {"done": 1}
+    assert [commands.run[0].count(option) for option in ("--data-root", "--device", "cpu")] == [1, 1, 1]
+
+    table.write_text(TABLE.replace('options: ""', 'options: "--seed 5"'))
+    assert "must not set --seed" in str(reproduce(config.model_copy(update={"row": ("first",)})).fault)
+
+
 def test_a_value_that_is_not_there_is_answered_with_those_that_are(table: Path, tmp_path: Path) -> None:
     table.write_text(TABLE.replace("metrics.accuracy", "scores.0.accuracy"))
 
