@@ -5,16 +5,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from labelkit.errors import ConfigError, OutputExistsError, StoreError
+from labelkit.commands.train.run import _check_same_code
+from labelkit.errors import CheckpointMismatch, ConfigError, OutputExistsError, StoreError
 from labelkit.methods.own import import_user_methods
-from labelkit.methods.registry import METHODS, compute_method_digest
-from labelkit.methods.spec import MethodSpec
+from labelkit.methods.registry import METHODS, OWN_SOURCES, compute_method_digest
+from labelkit.methods.spec import MethodSource, MethodSpec
 from labelkit.options.presets import list_presets
 from labelkit.pipelines import own_code
 from labelkit.pipelines.reproduce import running
+from labelkit.training.run_dir import RunDir
 from tests.short_runs import short_run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_method.py"
@@ -199,18 +202,29 @@ def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
     monkeypatch.setattr(running, "run_command", trained)
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "as it was")
     with pytest.raises(StoreError, match="exit code 1"):
-        running._run_once(command, tmp_path, 0)
+        running._run_once(command, tmp_path, 0, {})
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "another")
     with pytest.raises(OutputExistsError, match="contains a run with a different version of the code of smooth"):
-        running._run_once(command, tmp_path, 0)
+        running._run_once(command, tmp_path, 0, {})
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "as it was")
-    assert running._run_once(command, tmp_path, 0) == {"epochs": 1}
-    assert running._run_once(command, tmp_path, 0) == {"epochs": 1}
+    assert running._run_once(command, tmp_path, 0, {}) == {"epochs": 1}
+    assert running._run_once(command, tmp_path, 0, {}) == {"epochs": 1}
     assert len(asked) == 2
 
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "another")
     with pytest.raises(OutputExistsError, match="contains a run with a different version of the code of smooth"):
-        running._run_once(command, tmp_path, 0)
+        running._run_once(command, tmp_path, 0, {})
+
+
+def test_a_run_does_not_go_on_with_another_version_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "environment.json").write_text('{"own_method": {"name": "mine.py", "sha256": ["as it was"]}}')
+    for digest, fault in (
+        ("as it was", nullcontext()),
+        ("another", pytest.raises(CheckpointMismatch, match=r"mine\.py has")),
+    ):
+        monkeypatch.setitem(OWN_SOURCES, "smooth", MethodSource("mine.py", tmp_path / "mine.py", digest))
+        with fault:
+            _check_same_code(RunDir(tmp_path), "smooth")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from labelkit.commands.common.training_data import serialize_data_info
 from labelkit.commands.train.dry_run import has_pretrained_features, plan_training
 from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import RunSetup, build_trainer, choose_run_folder, prepare_training, set_up_runtime
-from labelkit.errors import CheckpointMismatch, ConfigError, InputError, Interrupted, ResourceError
+from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, InputError, Interrupted, ResourceError
 from labelkit.files import read_json_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.methods.spec import MethodSource
@@ -68,7 +68,7 @@ def warn_of_unused_modules(method: nn.Module, code: MethodSource) -> None:
 START = "before.json"
 # versions, devices, threads
 ENVIRONMENT = "environment.json"
-# key in this file: name of a user's own method, and digests of all versions of its file used in the run
+# key in this file: name of a user's method file, and a list with its digest
 OWN_CODE = "own_method"
 
 
@@ -123,6 +123,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
         if longer is not None:
             progress.warning(longer)
+        _check_same_code(run, method_name)
         checkpoint = load_checkpoint(run.path, show_message=progress.warning)
     setup = prepare_training(method_name, config, runtime, fresh=checkpoint is None)
     runtime.barrier()
@@ -171,6 +172,20 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         remedy = f"Free some disk space, and run the same command with {how}; earlier checkpoints are kept."
         raise ResourceError(error.where, error.problem, remedy) from error
     return _summarize(config, run, setup, trainer, fit)
+
+
+def _check_same_code(run: RunDir, method_name: str) -> None:
+    """Raise ``CheckpointMismatch`` if a user-defined method has changed since the run began."""
+    path, own = run.path / ENVIRONMENT, OWN_SOURCES.get(method_name)
+    if own is None or not path.exists():  # the run was killed before training
+        return
+    try:
+        then = read_json_object(path, {OWN_CODE: dict})[OWN_CODE].get("sha256")
+    except (OSError, ValueError) as error:
+        raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Restore the file.") from error
+    if then != [own.sha256]:
+        remedy = "Restore the file, or start a new run (to keep the weights, pass --init-from)."
+        raise CheckpointMismatch(str(run.path), f"{own.name} has changed since the run began", remedy)
 
 
 def _check_same_data(run: RunDir, setup: RunSetup) -> None:

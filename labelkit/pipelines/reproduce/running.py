@@ -3,6 +3,8 @@
 Finished commands are not repeated. A reproduced table is also written as Markdown, CSV and LaTeX.
 """
 
+import functools
+import itertools
 import json
 import os
 import platform
@@ -11,7 +13,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,10 @@ from labelkit.pipelines.reproduce.tables import (
     PublishedTable,
     TableRow,
     complete_command,
+    compute_input_digest,
     describe_missing_data,
+    find_data_root,
+    list_inputs,
     list_row_inputs,
     read_table,
     select_rows,
@@ -57,27 +62,33 @@ _ESCAPED = {
 }
 
 
+# deviation that belongs to a number
+_SPREADS = {"mean": "deviation", "change": "change_deviation"}
+
+
 def render_tables(record: Mapping[str, Any]) -> dict[str, str]:
     """Render a reproduced table; return the contents of ``table.md``, ``table.csv`` and ``table.tex`` by file name.
 
-    Columns contain published values, or the measured mean and standard deviation over seeds. A missing number is a
-    dash, or empty in CSV. The CSV has one line per value, with all digits and the value of each seed.
+    Columns contain published values, or the mean and standard deviation over seeds of the measured values and of their
+    change relative to another row. A missing number is a dash, or empty in CSV. The CSV has one line per value, with
+    all digits and the value of each seed.
     """
     columns: dict[tuple[str, str], str] = {}
     for name in dict.fromkeys(value["name"] for row in record["rows"] for value in row["values"]):
         if any(_format_measured(row, name).get("published") is not None for row in record["rows"]):
             columns[name, "published"] = f"{name}, published"
         columns[name, "mean"] = name
+        if any("change" in _format_measured(row, name) for row in record["rows"]):
+            columns[name, "change"] = f"{name}, change"
     lines = [["", *columns.values()]]
     for row in record["rows"]:
         cells = [_number(_format_measured(row, name), key) for name, key in columns]
-        spreads = [_number(_format_measured(row, name), "deviation") if key == "mean" else "" for name, key in columns]
+        spreads = [_number(_format_measured(row, name), _SPREADS.get(key, "")) for name, key in columns]
         shown = (f"{cell} ± {spread}" if spread else cell for cell, spread in zip(cells, spreads, strict=True))
         lines.append([row["name"], *shown])
-    seeds = record["seeds"]
-    caption = (
-        f"{record['source']}, {record['place']}: {record['title']} ({record['unit']}, {seeds} seed{'s' * (seeds > 1)})"
-    )
+    counts = {len(value["seeds"]) for row in record["rows"] for value in row["values"]} - {0} or {record["seeds"]}
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)}))) + " seed" + "s" * (max(counts) > 1)
+    caption = f"{record['source']}, {record['place']}: {record['title']} ({record['unit']}, {seeds})"
     return {
         "table.md": _markdown(lines, caption, record["command"]),
         "table.csv": _csv(record),
@@ -115,16 +126,19 @@ def _latex(lines: list[list[str]], caption: str, command: str) -> str:
 
 
 def _csv(record: Mapping[str, Any]) -> str:
+    keys = ("published", "mean", "deviation", "change", "change_deviation")
     lines: list[list[object]] = []
     for row in record["rows"]:
         for value in row["values"]:
             seeds = " ".join(repr(one) for one in value["seeds"])
-            numbers = ("" if value[key] is None else value[key] for key in ("published", "mean", "deviation"))
+            numbers = ("" if value.get(key) is None else value[key] for key in keys)
             lines.append([row["name"], value["name"], *numbers, seeds, row["state"]])
-    return csv_text(["row", "value", "published", "mean", "deviation", "seeds", "state"], lines)
+    return csv_text(["row", "value", *keys, "seeds", "state"], lines)
 
 
 RESULT = "table.json"
+# state of a row, the reason, and the values for each seed
+_Outcome = tuple[str, str, list[dict[str, float]]]
 _MAX_RECORD = 1 << 24
 
 
@@ -138,31 +152,46 @@ def reproduce(config: ReproduceConfig) -> CommandResult:
     table = read_table(config.table)
     rows, folder = select_rows(table, config.row), config.out / table.name
     progress = current_progress()
-    needs = {name for row in rows for name in list_row_inputs(row)}
-    missing = {name: fault for name in sorted(needs) if (fault := describe_missing_data(name, config.data_root))}
-    runnable = [row for row in rows if not missing.keys() & list_row_inputs(row)]
+    needs = {need for row in rows for need in list_row_inputs(row, config.data_root)}
+    missing = {need: fault for need in sorted(needs) if (fault := describe_missing_data(*need))}
+    runnable = [row for row in rows if not missing.keys() & list_row_inputs(row, config.data_root)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
         problem = f"the data for all rows are missing, for example: {first}"
         raise DatasetError("reproduce", problem, "Pass --dry-run to see what is missing.")
     for reason in missing.values():
         progress.warning(f"rows skipped: {reason}")
+    digest = functools.cache(_digest_or_warn)  # each input is read once
     faults: list[LabelkitError] = []
-    outcomes: list[tuple[str, str, list[dict[str, float]]]] = []
+    outcomes: dict[str, _Outcome] = {}
+    for row in table.rows if not config.dry_run else rows:
+        # finished runs stay in the written table, whatever rows and seeds are selected
+        measured, error = ([], None) if config.dry_run else _run_row(config, table, row, folder, digest, seeds=0)
+        if row in rows:
+            outcomes[row.name] = ("planned", "", measured)
+        elif measured or error:
+            outcomes[row.name] = ("failed" if error else "done", str(error or ""), measured)
+            if error:
+                progress.warning(f"{table.name}, {row.name}: {error}")
     with progress.task("rows", total=len(rows)) as task:
         for row in rows:
-            absent = next((missing[name] for name in sorted(list_row_inputs(row)) if name in missing), "")
-            measured, error = ([], None) if absent and not config.dry_run else _run_row(config, table, row, folder)
+            needs = list_row_inputs(row, config.data_root)
+            absent = next((missing[need] for need in sorted(needs) if need in missing), "")
+            measured, error = outcomes[row.name][2], None
+            if config.dry_run or not absent:
+                measured, error = _run_row(config, table, row, folder, digest, config.seeds)
             if error is not None:
+                progress.warning(f"{table.name}, {row.name}: {error}")
                 faults.append(error)
             state = "no data" if absent else "failed" if error else "planned" if config.dry_run else "done"
-            outcomes.append((state, absent or str(error or ""), measured))
+            outcomes[row.name] = (state, absent or str(error or ""), measured)
             task.advance(1, table=table.name)
-            record = _record(config, table, rows, [*outcomes, *[("planned", "", [])] * (len(rows) - len(outcomes))])
             if not config.dry_run:
+                record = _record(config, table, list(outcomes), outcomes)
                 commit_bytes(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
                 for name, text in render_tables(record).items():
                     commit_bytes(folder / name, text.encode())
+    record = _record(config, table, [row.name for row in rows], outcomes)
     states = [row["state"] for row in record["rows"]]
     counts = {state: states.count(state) for state in sorted(set(states))}
     made = () if config.dry_run else (folder / RESULT,)
@@ -177,13 +206,24 @@ def reproduce(config: ReproduceConfig) -> CommandResult:
 
 
 def _run_row(
-    config: ReproduceConfig, table: PublishedTable, row: TableRow, folder: Path
+    config: ReproduceConfig,
+    table: PublishedTable,
+    row: TableRow,
+    folder: Path,
+    digest: Callable[[str, Path, bool], str | None],
+    seeds: int,
 ) -> tuple[list[dict[str, float]], LabelkitError | None]:
-    """Run the commands for a row; return the values for each seed, and the error that stopped it, if any."""
-    progress = current_progress()
+    """Run the commands for a row with some seeds; also read the next seeds if they are finished.
+
+    Returns:
+        The values for each seed, and the error that stopped the row, if any.
+    """
     measured: list[dict[str, float]] = []
-    for seed in range(config.seeds):
+    for seed in itertools.count():
         seed_folder = folder / re.sub(r"[^\w.-]+", "-", row.name).strip("-.") / f"seed-{seed}"
+        steps = [seed_folder / f"step-{number}.json" for number, given in enumerate(row.commands, 1) if given]
+        if seed >= seeds and (config.dry_run or not steps or not all(step.exists() for step in steps)):
+            break
         outputs: list[dict[str, Any]] = []
         try:
             for number, given in enumerate(row.commands, 1):
@@ -192,38 +232,63 @@ def _run_row(
                     continue
                 command = complete_command(config, given, seed_folder, seed)
                 if config.dry_run:
-                    progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
+                    current_progress().message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
                 else:
-                    outputs.append(_run_once(command, seed_folder, number))
+                    data = {
+                        name: digest(name, find_data_root(command, config.data_root), is_dataset)
+                        for name, is_dataset in list_inputs(command, seed_folder).items()
+                    }
+                    outputs.append(_run_once(command, seed_folder, number, data))
             if not config.dry_run:
                 measured.append(table.extract_values(outputs))
         except LabelkitError as error:
-            progress.warning(f"{table.name}, {row.name}: {error}")
             return measured, error
     return measured, None
 
 
-def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
+def _digest_or_warn(name: str, root: Path, is_dataset: bool) -> str | None:
+    try:
+        return compute_input_digest(name, root, is_dataset)
+    except (DatasetError, OSError) as error:
+        current_progress().warning(f"finished runs cannot be compared with their data: {error}")
+        return None
+
+
+def _run_once(command: list[str], folder: Path, number: int, data: Mapping[str, str | None]) -> dict[str, Any]:
     """Run a command and save its JSON output, or return the saved output if it has already run.
 
+    Args:
+        command: words after ``labelkit``.
+        folder: folder of the row and seed.
+        number: number of the command in the row.
+        data: digests of the command's inputs; ``None`` if unknown.
+
     Raises:
-        OutputExistsError: the folder contains the output of another command.
+        OutputExistsError: the folder contains the output of another command, of other data or of other code.
         LabelkitError: the command failed.
     """
     record = folder / f"step-{number}.json"
+    remedy = f"Delete {folder.parent} to run this row again, or pass a different --out."
     is_done = record.exists()
     if is_done:
         try:
-            found = read_json_object(record, limit=_MAX_RECORD)
+            found = read_json_object(record, {"command": list, "output": dict}, limit=_MAX_RECORD)
         except (OSError, ValueError) as error:
-            remedy = "Delete this file; `labelkit reproduce` will then repeat the step that wrote it."
-            raise StoreError(str(record), f"cannot be read: {error}", remedy) from error
-        if found.get("command") != command:
-            raise OutputExistsError(str(folder), "contains the output of another command", "Pass a different --out.")
+            repeat = "Delete this file; `labelkit reproduce` will then repeat the step that wrote it."
+            raise StoreError(str(record), f"cannot be read: {error}", repeat) from error
+        if (differing := _describe_difference(found["command"], command)) is not None:
+            problem = f"contains the output of another command ({differing})"
+            raise OutputExistsError(str(folder), problem, f"{remedy} To keep both, rename the row.")
+        then = found.get("data")
+        if then is None and data:
+            current_progress().warning(f"{record}: written by an earlier version, which did not record its data")
+        if changed := [name for name, now in data.items() if now and ((then or {}).get(name) or now) != now]:
+            problem = f"contains numbers from other data: {', '.join(changed)} has changed since"
+            raise OutputExistsError(str(folder), problem, remedy)
     with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if command[0] == "train":
-        check_code_digest(folder / f"step-{number}.code.json", command[1], "Pass a different --out.")
+        check_code_digest(folder / f"step-{number}.code.json", command[1], remedy)
     if is_done:
         return dict(found["output"])
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
@@ -234,14 +299,25 @@ def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
         problem = f"failed with exit code {code}"
         raise StoreError(f"labelkit {shlex.join(words)}", problem, "See the error message above.")
     output = json.loads(out)
-    commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
+    commit_bytes(record, (json.dumps({"command": command, "data": data, "output": output}, indent=1) + "\n").encode())
     return dict(output)
+
+
+def _describe_difference(then: Sequence[object], now: Sequence[str]) -> str | None:
+    """Describe the first difference between two commands other than the device; ``None`` if there is none."""
+    pairs = list(itertools.zip_longest(map(str, then), now, fillvalue=""))
+    for at, (old, new) in enumerate(pairs):
+        option = pairs[at - 1][1] if at else ""
+        if old != new and option != "--device":
+            option = f"{option} " if option.startswith("--") else ""
+            return f"was `{option}{old}`, is `{option}{new}`"
+    return None
 
 
 def _pair_values(
     table: PublishedTable, row: TableRow, measured: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
 ) -> list[dict[str, Any]]:
-    """Return the published and measured numbers for each published value of a row, or for all values if none is.
+    """Return the published and measured numbers for each value of a row.
 
     Args:
         table: the table.
@@ -250,7 +326,7 @@ def _pair_values(
         before: measured values of the row to compare with; differences are computed seed by seed.
     """
     values = []
-    for name in row.published or table.values:
+    for name in table.values:
         published, found = row.published.get(name), [one[name] for one in measured]
         mean = statistics.mean(found) if found else None
         value = {
@@ -272,47 +348,44 @@ def _pair_values(
 
 
 def _record(
-    config: ReproduceConfig,
-    table: PublishedTable,
-    rows: Sequence[TableRow],
-    outcomes: Sequence[tuple[str, str, list[dict[str, float]]]],
+    config: ReproduceConfig, table: PublishedTable, names: Sequence[str], outcomes: Mapping[str, _Outcome]
 ) -> dict[str, Any]:
-    measured_by = {row.name: measured for row, (_, _, measured) in zip(rows, outcomes, strict=True)}
+    rows = [row for row in table.rows if row.name in names]
+    seeds = max([config.seeds, *(len(measured) for _, _, measured in outcomes.values())])
     return {
         "table": table.name,
         **table.model_dump(include={"source", "place", "title", "note", "unit"}),
-        "command": _command_line(config),
+        "command": _command_line(config, [] if len(rows) == len(table.lines) else names, seeds),
         "versions": {"labelkit": __version__, "torch": version("torch")},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-        "seeds": config.seeds,
+        "seeds": seeds,
         "rows": [
             {
                 "name": row.name,
                 "state": state,
                 "reason": reason,
-                "values": _pair_values(table, row, measured, measured_by.get(row.against or "", [])),
+                "values": _pair_values(table, row, measured, outcomes.get(row.against or "", ("", "", []))[2]),
             }
-            for row, (state, reason, measured) in zip(rows, outcomes, strict=True)
+            for row in rows
+            for state, reason, measured in [outcomes[row.name]]
         ],
     }
 
 
-def _command_line(config: ReproduceConfig) -> str:
-    """Return the command line for these rows, with the options that affect the results."""
-    rows = [word for name in config.row or () for word in ("--row", name)]
-    how = ["--seeds", str(config.seeds), "--data-root", str(config.data_root)]
+def _command_line(config: ReproduceConfig, names: Sequence[str], seeds: int) -> str:
+    """Return the command line for these rows, by default all, with the options that affect the results."""
+    rows = [word for name in names for word in ("--row", name)]
+    how = ["--seeds", str(seeds), "--data-root", str(config.data_root)]
     return shlex.join(["labelkit", "reproduce", config.table, *rows, *how])
 
 
 def _build_tables(record: dict[str, Any]) -> Table:
-    columns = {"published": "published", "mean": "measured", "deviation": "deviation", "difference": "difference"}
-    if any("change" in value for row in record["rows"] for value in row["values"]):
-        columns = {
-            "mean": "measured",
-            "deviation": "deviation",
-            "change": "change",
-            "change_deviation": "its deviation",
-        }
+    values = [value for row in record["rows"] for value in row["values"]]
+    columns = {"mean": "measured", "deviation": "deviation"}
+    if any(value["published"] is not None for value in values):
+        columns = {"published": "published", **columns, "difference": "difference"}
+    if any("change" in value for value in values):
+        columns |= {"change": "change", "change_deviation": "its deviation"}
     lines: list[list[Cell]] = [
         [row["name"], value["name"], *(value.get(key) for key in columns), row["state"]]
         for row in record["rows"]

@@ -4,23 +4,28 @@ A table is a YAML file. Its ``commands`` apply to every row and contain ``{name}
 values come from the JSON of the last command, or of command n if the place of a value begins with ``#n.``
 (``#1.metrics.accuracy``). Numbers that were not published are ``null`` or omitted. A row may set a whole command; an
 empty command is not run. ``against`` is the row to compare a row with, if a figure shows the change. ``train`` gets its
-folder (unless it contains ``--out``), seed and data automatically; other commands contain ``{here}``, ``{seed}`` and
-``{data_root}``. A row is skipped if its data, such as a file ``{data_root}/...``, do not exist.
+folder, data and device (unless it contains these options) and its seed automatically; other commands contain
+``{here}``, ``{seed}`` and ``{data_root}``. A row is skipped if its data, such as a file ``{data_root}/...``, do not
+exist.
 """
 
+import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from labelkit.data.archives import find_archives, is_archive_pattern
 from labelkit.data.registry import DATASETS, load_dataset
+from labelkit.data.tables import is_file, is_folder
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.files import read_bytes
+from labelkit.files import read_bytes, sha256_file
 from labelkit.formatting import join_first_few
 from labelkit.options.presets import find_bundled_presets
 from labelkit.pipelines.reproduce.options import ReproduceConfig
@@ -31,6 +36,7 @@ _MAX_BYTES = 1 << 18
 _OF_DATASETS = ("--dataset", "--scene-dataset")
 _OWN = ("here", "seed", "data_root")
 _SHOWN = 8
+_MAX_HASHED_BYTES = 1 << 30
 _OF_COMMAND = re.compile(r"#([1-9]\d?)\.(.+)")
 
 
@@ -43,7 +49,7 @@ class _Row(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = Field(min_length=1)
-    published: float | dict[str, float | None] = {}
+    published: float | dict[str, float | None] | None = None
     against: str | None = None
 
 
@@ -198,6 +204,9 @@ def read_table(name: str) -> PublishedTable:
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
+            if first["loc"][2:3] == ("published",):
+                place = f"rows.{first['loc'][1]}.published"
+                first["msg"] = "must be a number, or numbers by value name, such as {top 1: 95.0, top 5: null}"
             fault = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
         raise ConfigError(
             "reproduce", f"{path} is not a valid table: {fault}", "Compare this file with those in presets/tables."
@@ -244,9 +253,25 @@ def _without_spaces(name: str) -> str:
     return re.sub(r"\s*,\s*", ",", name)
 
 
-def list_row_inputs(row: TableRow) -> set[str]:
-    """List the inputs that the commands of a table row read: datasets, and files in the data folder."""
-    return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
+def list_row_inputs(row: TableRow, data_root: Path) -> set[tuple[str, Path]]:
+    """List the inputs that the commands of a table row read, each with its data folder: datasets, and files in it."""
+    return {
+        (word, data_root if word.startswith(IN_DATA_ROOT) else find_data_root(words, data_root))
+        for words in row.commands
+        for at, word in enumerate(words)
+        if word.startswith(IN_DATA_ROOT) or at in find_dataset_arguments(words)
+    }
+
+
+def find_data_root(words: Sequence[str], data_root: Path) -> Path:
+    """Return the data folder of a command: its own ``--data-root``, if any, otherwise the given one."""
+    own = [word for option, word in pairwise(_split_options(words)) if option == "--data-root"]
+    return Path(own[-1].format(data_root=data_root)) if own else data_root
+
+
+def _split_options(words: Sequence[str]) -> list[str]:
+    """Split ``--option=value`` into two words."""
+    return [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
 
 
 def describe_missing_data(dataset: str, root: Path) -> str:
@@ -263,10 +288,63 @@ def describe_missing_data(dataset: str, root: Path) -> str:
     return ""
 
 
+def list_inputs(command: Sequence[str], folder: Path) -> dict[str, bool]:
+    """Return the files, folders and datasets outside ``folder`` that a command reads, and whether each is a dataset."""
+    words = _split_options(command)
+    datasets = {words[at] for at in find_dataset_arguments(words)}
+    given = [word for option, word in pairwise(words) if option not in ("--data-root", "--out")]
+    paths = {word for word in given if is_file(Path(word)) or ("/" in word and is_folder(Path(word)))}
+    return {name: name in datasets for name in sorted(datasets | paths) if not Path(name).is_relative_to(folder)}
+
+
+def compute_input_digest(name: str, root: Path, is_dataset: bool) -> str:
+    """Return a SHA-256 digest (hex) of a file or folder, or of the labels, splits and files of a dataset.
+
+    If the files of a folder or dataset exceed 1 GiB together, their sizes stand for their contents.
+
+    Raises:
+        DatasetError: the dataset cannot be listed.
+        OSError: a file cannot be read.
+    """
+    path, digest = Path(name).expanduser(), hashlib.sha256()
+    if path.is_file() and not is_archive_pattern(name):
+        digest.update(sha256_file(path).encode())
+    files = [] if is_dataset or path.is_file() else _list_visible_files(path)
+    if is_dataset:
+        listing = load_dataset(name, data_root=root)
+        digest.update(f"{listing.digest()} {listing.split_names}".encode() + listing.splits.tobytes())
+        path = listing.root or path
+        if listing.masks is not None or listing.objects is not None:
+            files = _list_visible_files(path)
+        elif listing.root is not None:
+            files = [listing.root / one for one in listing.sample_ids]
+        elif is_archive_pattern(name):
+            digest.update(repr([(one.path, one.system.size(one.path)) for one in find_archives(name)]).encode())
+    sizes = [file.stat().st_size for file in files]
+    if sum(sizes) <= _MAX_HASHED_BYTES:
+        digest.update("".join(map(sha256_file, files)).encode())
+    digest.update(repr([(str(file.relative_to(path)), size) for file, size in zip(files, sizes, strict=True)]).encode())
+    return digest.hexdigest()
+
+
+def _list_visible_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+
+
 def complete_command(config: ReproduceConfig, words: Sequence[str], folder: Path, seed: int) -> list[str]:
-    """Fill in the paths and seed of a command; for ``train``, also add data folder, device, seed and output folder."""
+    """Fill in the paths and seed of a command; for ``train``, add data folder, device, seed and output folder.
+
+    A data folder, device or output folder in the command takes precedence.
+
+    Raises:
+        ConfigError: a ``train`` command sets its seed.
+    """
     filled = [word.format(here=folder, seed=seed, data_root=config.data_root) for word in words]
     if filled[0] != "train":
         return filled
-    words_of_all = ["--data-root", str(config.data_root), "--device", config.device, "--seed", str(seed)]
-    return [*filled, *words_of_all, *([] if "--out" in filled else ["--out", str(folder / "run")])]
+    filled = _split_options(filled)
+    if "--seed" in filled:
+        remedy = "Remove it: labelkit adds the seeds 0, 1, ... (see --seeds)."
+        raise ConfigError(f"labelkit {shlex.join(filled)}", "a table must not set --seed of `train`", remedy)
+    added = {"--data-root": config.data_root, "--device": config.device, "--seed": seed, "--out": folder / "run"}
+    return filled + [str(word) for option, value in added.items() if option not in filled for word in (option, value)]

@@ -19,6 +19,7 @@ from labelkit.pipelines.reproduce.tables import (
     list_excluded_tables,
     read_table,
 )
+from PIL import Image
 from tests.miniature_sets import MINIATURES, make_miniature
 from tests.short_tables import run_row, short_command
 
@@ -109,13 +110,77 @@ def test_rows_run_once_and_stand_beside_what_was_published(table: Path, tmp_path
     ]  # fmt: skip
     assert done["rows"] == {"done": 1}
     row = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]
-    (value,) = row["values"]
+    value, other = row["values"]
     assert (value["name"], value["published"]) == ("top 1", 50.0)
+    assert (other["name"], other["published"], other["mean"]) == ("top 5", None, pytest.approx(90))
     assert value["mean"] == pytest.approx(50)
     assert value["deviation"] == pytest.approx(10)
     assert value["difference"] == pytest.approx(0)
     reproduce(config)
     assert len(commands.run) == 3
+
+
+def test_rows_and_seeds_that_are_not_selected_stay_in_the_table(
+    table: Path, tmp_path: Path, commands: Commands
+) -> None:
+    table.write_text(TABLE.replace("cifar10", "digits"))
+    config = ReproduceConfig(table=str(table), seeds=3, out=tmp_path / "out")
+    reproduce(config)
+    texts = {path: path.read_text() for path in (tmp_path / "out/mine").glob("table.*")}
+
+    one = reproduce(config.model_copy(update={"row": ("first",), "seeds": 1})).to_json()
+
+    assert one["rows"] == {"done": 1}
+    assert len(commands.run) == 6
+    assert {path: path.read_text() for path in texts} == texts
+
+    (tmp_path / "out/mine/second-row/seed-2/step-1.json").unlink()
+    commands.code = 4
+    reproduce(config)
+    assert "(%, 2 to 3 seeds)" in (tmp_path / "out/mine/table.md").read_text()
+
+
+def test_a_changed_option_is_named_with_what_to_do(table: Path, tmp_path: Path) -> None:
+    config = ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out")
+    reproduce(config)
+    assert reproduce(config.model_copy(update={"device": "cpu"})).fault is None
+    table.write_text(TABLE.replace("--epochs 1", "--epochs 2"))
+
+    fault = str(reproduce(config).fault)
+
+    assert "contains the output of another command (was `--epochs 1`, is `--epochs 2`)" in fault
+    assert f"Delete {tmp_path / 'out/mine/first'} to run this row again, or pass a different --out." in fault
+
+
+@pytest.mark.parametrize("changed", ["labels", "image", "another file"])
+def test_a_number_is_not_taken_for_that_of_changed_data(
+    changed: str, table: Path, tmp_path: Path, commands: Commands
+) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "1.bmp")
+    csv_file, words = tmp_path / "mine.csv", tmp_path / "words.txt"
+    csv_file.write_text("path,label,split\na/1.bmp,a,train\nb/1.bmp,b,test\n")
+    words.touch()
+    text = TABLE.replace("dataset: digits", f"dataset: {csv_file}")
+    table.write_text(text.replace('options: ""', f"options: --class-vectors={words}"))
+    config = ReproduceConfig(table=str(table), row=("first",), seeds=2, data_root=tmp_path, out=tmp_path / "out")
+    for _ in range(2):
+        assert reproduce(config).fault is None
+    assert len(commands.run) == 2
+
+    if changed == "labels":
+        csv_file.write_text(csv_file.read_text().replace("bmp,b", "bmp,a"))
+    elif changed == "image":
+        Image.new("RGB", (8, 8), "red").save(tmp_path / "b" / "1.bmp")
+    else:
+        words.write_text("a 1")
+
+    result = reproduce(config)
+    assert result.to_json()["rows"] == {"failed": 1}
+    assert f"{words if words.stat().st_size else csv_file} has changed since" in str(result.fault)
+    assert f"Delete {tmp_path / 'out/mine/first'} to run this row again" in str(result.fault)
+    assert len(commands.run) == 2
 
 
 def test_a_table_is_also_written_as_people_put_it_into_a_text(table: Path, tmp_path: Path) -> None:
@@ -222,8 +287,22 @@ def test_a_row_is_compared_with_another_seed_by_seed(bars: Path, tmp_path: Path)
     assert shown.columns == ["row", "value", "measured", "deviation", "change", "its deviation", "state"]
     assert shown.rows[0] == ["before", "top 1", pytest.approx(50), 0, None, None, "done"]
     assert shown.rows[2][4:6] == [pytest.approx(20), pytest.approx(10)]
+    folder = tmp_path / "out" / "bars"
+    assert "| after | 70.0 ± 10.0 | 20.0 ± 10.0 |" in (folder / "table.md").read_text()
+    assert r"after & 70.0 $\pm$ 10.0 & 20.0 $\pm$ 10.0 \\" in (folder / "table.tex").read_text()
+    assert "after,top 1,,70.0,10.0" in (folder / "table.csv").read_text()
     # a command that a row leaves out is not run
     assert [path.name for path in (tmp_path / "out/bars/before/seed-0").iterdir()] == ["step-2.json"]
+
+
+def test_published_numbers_and_changes_are_shown_together(bars: Path, tmp_path: Path) -> None:
+    bars.write_text(BARS.replace('name: "before"', 'name: "before", published: 45'))
+    (shown,) = reproduce(ReproduceConfig(table=str(bars), data_root=tmp_path, out=tmp_path / "out")).shown
+    assert shown.columns == [
+        "row", "value", "published", "measured", "deviation", "difference", "change", "its deviation", "state",
+    ]  # fmt: skip
+    assert shown.rows[0][2:6] == [45, pytest.approx(50), 0, pytest.approx(5)]
+    assert "|  | top 1, published | top 1 | top 1, change |" in (tmp_path / "out/bars/table.md").read_text()
 
 
 def test_a_row_is_compared_with_one_that_is_there(bars: Path) -> None:
@@ -285,6 +364,20 @@ def test_rows_without_data_are_named_and_the_others_run_and_listed_by_a_dry_run(
     assert "cifar10 (50,000 train, 10,000 test images): cifar10: not found" in reason
 
 
+def test_a_command_of_a_table_may_have_its_own_data_root_but_no_seed(
+    table: Path, tmp_path: Path, commands: Commands
+) -> None:
+    (tmp_path / "own").mkdir()
+    make_miniature("cifar10", tmp_path / "own")
+    table.write_text(TABLE.replace("--lr 1", f"--lr 1 --data-root {tmp_path / 'own'} --device=cpu"))
+    config = ReproduceConfig(table=str(table), row=("second",), seeds=1, out=tmp_path / "out")
+    assert reproduce(config).to_json()["rows"] == {"done": 1}
+    assert [commands.run[0].count(option) for option in ("--data-root", "--device", "cpu")] == [1, 1, 1]
+
+    table.write_text(TABLE.replace('options: ""', 'options: "--seed 5"'))
+    assert "must not set --seed" in str(reproduce(config.model_copy(update={"row": ("first",)})).fault)
+
+
 def test_a_value_that_is_not_there_is_answered_with_those_that_are(table: Path, tmp_path: Path) -> None:
     table.write_text(TABLE.replace("metrics.accuracy", "scores.0.accuracy"))
 
@@ -344,7 +437,8 @@ def test_bad_input_is_one_error(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("published: 50.0, ", "published: high, ", "published"),
+        ("published: 50.0, ", "published: high, ", "rows.0.published: must be a number, or numbers by value name"),
+        ("published: 50.0, ", "published: [50, 60], ", "such as {top 1: 95.0, top 5: null}"),
         ('options: ""', "factor: 1", "for the commands"),
         ("second row", "first", "row names must be unique"),
         ("top 5: 90.0", "top 9: 90.0", "missing from `values`"),
