@@ -353,7 +353,7 @@ def read_small_text_file(path: Path) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(where, f"cannot be read: {reason}") from error
     if len(content) > _MAX_BYTES:
-        raise ConfigError(where, f"is larger than {_MAX_BYTES:,} bytes", "Pass a YAML file with one line per option.")
+        raise ConfigError(where, f"is larger than {_MAX_BYTES:,} bytes", "Pass a YAML file with one option per line.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -51,8 +51,8 @@ class EvaluateClusteringConfig(BootstrapOptions, SplitOption, GateConfig, Labels
     results: tuple[str, ...] = OPTION((), "Comma-separated results to score. Default: all groupings.")
     rows: Literal["auto", "unlabeled", "all"] = OPTION(
         "auto",
-        "Images to score. unlabeled: images whose labels training could not use (as published). auto: "
-        "unlabeled if training could use some labels and not others; otherwise all, without results that used labels.",
+        "Images to score. unlabeled: images whose labels were withheld from training (as published). auto: "
+        "unlabeled if only some labels were withheld; otherwise all, but not for results that used labels.",
     )
     mapping_from: str | None = OPTION(
         None,
