@@ -36,7 +36,7 @@ from labelkit.pipelines.compare.runs import (
 )
 from labelkit.pipelines.own_code import check_code_digest
 from labelkit.progress import current_progress
-from labelkit.store.commit import commit_json, translate_os_errors
+from labelkit.store.commit import commit_json, json_digest, translate_os_errors
 from labelkit.store.parts import hold_lock
 
 _ABOUT = "comparison.json"
@@ -97,8 +97,8 @@ def compare_methods(config: CompareConfig) -> CommandResult:
         Interrupted: a signal stopped the comparison; finished runs are in ``--keep``.
     """
     names = _choose_methods(config.methods)
-    data, images, config = _prepare_data(config)
-    with _open_runs_folder(config) as folder:
+    data, images, data_digest, config = _prepare_data(config)
+    with _open_runs_folder(config, data_digest) as folder:
         rows = _evaluate_untrained_networks(names, config, data, folder)
         rows += _train_methods(names, config, data, folder)
     values: dict[str, object] = {
@@ -130,8 +130,8 @@ def _choose_methods(methods: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(methods or METHODS))
 
 
-def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], CompareConfig]:
-    """Return the shared dataset, its numbers of images, and the options with ``--old-classes`` resolved to names."""
+def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], str, CompareConfig]:
+    """Return the shared dataset, its numbers of images, its digest, and the options with names of ``--old-classes``."""
     given = DataConfig(
         dataset=config.dataset, data_root=config.data_root, label_split="given", **config.listing_kwargs()
     )
@@ -154,15 +154,16 @@ def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], C
         # a file may have changed by the time the comparison is resumed
         old = parse_old_classes(config.old_classes, listing.class_names)
         config = config.model_copy(update={"old_classes": tuple(listing.class_names[label] for label in old)})
-    return DatasetInfo(len(listing.class_names), test_split, holdout), images, config
+    digest = json_digest([listing.digest(), list(listing.split_names), listing.splits.tolist()])
+    return DatasetInfo(len(listing.class_names), test_split, holdout), images, digest, config
 
 
 @contextmanager
-def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
+def _open_runs_folder(config: CompareConfig, data_digest: str) -> Iterator[Path]:
     """Provide the folder for runs: ``--keep``, locked, or a temporary folder.
 
     Raises:
-        ConfigError: the folder was created with other options.
+        ConfigError: the folder was created with other options or data.
         BusyError: another comparison is using the folder.
     """
     if config.keep is None:
@@ -188,8 +189,13 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
             if differing:
                 problem = f"{config.keep} contains runs with {', '.join(differing)}"
                 raise ConfigError("--keep", problem, "Pass the same options, or choose another folder.")
+            if then.get("data", data_digest) != data_digest:
+                problem = (
+                    f"the images, labels or splits of {config.dataset} have changed since the runs in {config.keep}"
+                )
+                raise ConfigError("--keep", problem, "Restore the dataset, or choose another folder.")
         else:
-            commit_json(about, now)
+            commit_json(about, {**now, "data": data_digest})
         for name in _choose_methods(config.methods):
             remedy = f"Delete {name}-s* and {name}.* from this folder, or choose another folder."
             check_code_digest(config.keep / f"{name}.code.json", name, remedy)

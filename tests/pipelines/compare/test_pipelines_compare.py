@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from labelkit.commands.common.training_data import prepare_data
+from labelkit.errors import ConfigError
 from labelkit.methods.registry import METHODS
 from labelkit.options.training import StepRunConfig
 from labelkit.pipelines.compare import runs
-from labelkit.pipelines.compare.compare import MethodRow, format_training_length
+from labelkit.pipelines.compare.compare import MethodRow, _open_runs_folder, format_training_length
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import DatasetInfo, FailedRunError, method_config, run_process
 from tests.short_runs import EACH_METHOD
@@ -122,6 +123,16 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(labelkit: Callable[
 
     assert answer.code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_finished_runs_are_not_compared_with_those_on_changed_data(tmp_path: Path) -> None:
+    config = CompareConfig(methods=("gcd",), keep=tmp_path / "kept")
+    for _ in range(2):
+        with _open_runs_folder(config, "digest of the data"):
+            pass
+
+    with pytest.raises(ConfigError, match="labels or splits of digits have changed"):
+        _open_runs_folder(config, "another").__enter__()
 
 
 def test_images_without_a_label_cannot_judge(labelkit: Callable[..., Any], photos: Path, tmp_path: Path) -> None:
