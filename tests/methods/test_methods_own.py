@@ -95,7 +95,7 @@ def test_a_comparison_is_not_mixed_from_two_versions_of_the_code(tmp_path: Path)
     mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
     again = labelkit(*words, cwd=tmp_path, methods="mine.py")
     assert again.returncode == 2
-    assert "kept contains a run with a different version of the code of smooth" in again.stderr
+    assert "kept: contains a run with a different version of the code of smooth" in again.stderr
 
 
 @pytest.mark.slow
@@ -107,14 +107,14 @@ def test_an_error_in_the_code_of_a_user_names_its_place(tmp_path: Path) -> None:
     done = labelkit("train", "smooth", "--dataset", "digits", "--out", "run", cwd=tmp_path, methods="mine.py")
 
     assert done.returncode == 1
-    assert f"mine.py, line {line}: ZeroDivisionError" in done.stderr
-    assert "bug in labelkit" not in done.stderr
+    assert f'mine.py", line {line}, in __init__' in done.stderr
+    assert "unless it is in your own method (mine.py)" in done.stderr
 
     # what it returns fails elsewhere
     (tmp_path / "mine.py").write_text(EXAMPLE.read_text().replace("* terms).mean()", "* terms)"))
     done = labelkit("train", "smooth", "--dataset", "digits", "--out", "other", cwd=tmp_path, methods="mine.py")
     assert done.returncode == 1
-    assert f"in the training of smooth ({tmp_path / 'mine.py'})" in done.stderr
+    assert "unless it is in your own method (mine.py)" in done.stderr
 
 
 @pytest.mark.slow
