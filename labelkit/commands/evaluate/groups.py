@@ -43,21 +43,20 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> CommandResult:
     scored: list[dict[str, Any]] = []
     groupings = _list_groupings(store, config)
     # rows whose labels were available to any of the results or in training, so that all results are scored on the same
-    masks = [result.arrays["labeled"] for result, _ in groupings if "labeled" in result.arrays]
     used = np.zeros(store.n, dtype=bool)
-    for mask in masks if store.labeled is None else [*masks, store.labeled]:
-        used |= np.asarray(mask, dtype=bool)
+    for mask in (store.labeled, *(_labeled_mask(result) for result, _ in groupings)):
+        if mask is not None:
+            used |= np.asarray(mask, dtype=bool)
     held_out = config.rows == "unlabeled"
     if config.rows == "auto" and used.any():
-        fair = [grouping for grouping in groupings if not _used_labels(grouping[0])]
-        held_out = bool(((truth >= 0) & ~used).any()) or not fair
-        if not held_out and len(fair) < len(groupings):
-            names = ", ".join(result.name for result, _ in groupings if _used_labels(result))
-            problem = (
-                "not scored, since no label was hidden from them; pass the true labels of further images as --labels"
-            )
-            current_progress().message(f"{names}: {problem}")
-            groupings = fair  # made without labels, so they can be scored on all
+        unfair = [result.name for result, _ in groupings if _used_labels(result)]
+        must_score = len(unfair) == len(groupings) or bool(unfair and config.results)
+        held_out = must_score or bool(((truth >= 0) & ~used).any())
+        if unfair and not held_out:
+            problem = "not scored, since no label was hidden; pass the true labels of further images as --labels"
+            current_progress().message(f"{', '.join(unfair)}: {problem}")
+            # the others were made without labels, so they can be scored on all
+            groupings = [(result, ids) for result, ids in groupings if result.name not in unfair]
     counted = (truth >= 0) & ~used if held_out else truth >= 0
     for result, ids in groupings:
         old_classes = _old_classes(store, result, truth, len(class_names))
@@ -112,24 +111,32 @@ def _read_true_labels(
     return truth, given.class_names
 
 
+def _labeled_mask(result: Result) -> NDArray[np.bool_] | None:
+    """Return a mask (n,) of the images whose labels were used; ``None``: at most the store's own usable labels."""
+    if "sources" in result.arrays:  # of discover snowball and lmcs, which may draw or hide labels of the store
+        return np.asarray(result.arrays["sources"]) == result.arrays["source_names"].index("given")
+    labeled = result.arrays.get("labeled")
+    return None if labeled is None else np.asarray(labeled, dtype=bool)
+
+
 def _used_labels(result: Result) -> bool:
     """Return whether labels were used for a result; those of k-means have no known classes."""
     known_classes = not np.all(result.arrays.get("new_classes", True))
-    return known_classes or "labeled" in result.arrays or result.kind == "discovered"
+    return known_classes or _labeled_mask(result) is not None
 
 
 def _old_classes(
     store: EmbeddingStore, result: Result, truth: NDArray[np.int64], num_classes: int
 ) -> NDArray[np.bool_] | None:
     """Return a mask (c,) of the classes of which labels were used; ``None`` if unknown."""
-    given = result.arrays.get("labeled")
+    given = _labeled_mask(result)
     if store.old_classes is None and given is None:
         return None
     old = np.zeros(num_classes, dtype=bool)
     if store.old_classes is not None:
         old[: len(store.class_names)] = store.old_classes
     if given is not None:
-        used = truth[np.asarray(given, dtype=bool)]
+        used = truth[given]
         old[used[used >= 0]] = True
     return old
 

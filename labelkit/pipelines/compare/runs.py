@@ -176,7 +176,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DatasetInfo, fold
     """Train and evaluate one method with one seed, unless the folder already has the record; return the record.
 
     Raises:
-        RunError, LabelkitError: the run failed; the message gives the reason.
+        FailedRunError, LabelkitError: the run failed; the message gives the reason.
     """
     record = folder / f"{name}-s{seed}.json"
     if record.exists():
@@ -270,7 +270,7 @@ def run_process(
     """Run a subprocess with a time limit in seconds, and log its stderr; return its CPU time, memory and exit code.
 
     Raises:
-        RunError: the process took longer than ``time_limit`` and was stopped.
+        FailedRunError: the process took longer than ``time_limit`` and was stopped.
     """
     deadline = time.monotonic() + time_limit
     peak = cpu_seconds = 0.0

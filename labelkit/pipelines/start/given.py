@@ -8,6 +8,7 @@ a separate file until the photos return.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -28,6 +29,7 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
 GIVEN, AWAY, LABELS, RULED_OUT = "given.csv", "away.csv", "labels.csv", "ruled-out.csv"
+COPY = ".given.csv"  # written with GIVEN, to restore it and to see what the user has changed
 NEXT, SKIPPED, NOVEL, SEEN, CHECK = "next.csv", "skipped.csv", "novel.csv", "novel-seen.csv", "check.csv"
 FOLDERS = Path("folders")  # --labels folders: folder names are the labels
 FILLED = (NEXT, SKIPPED, NOVEL, SEEN, CHECK)
@@ -82,7 +84,6 @@ def collect_labels(
     last_outdated: Mapping[str, Sequence[str]],
     checked: Mapping[str, str],
     corrected: Sequence[TableLabel],
-    load_last_labels: Callable[[], Mapping[str, str]],
     browser_labels: Sequence[TableLabel],
     same_photos: bool,
 ) -> CollectedLabels:
@@ -98,9 +99,6 @@ def collect_labels(
         checked: labels by path as written to ``check.csv``; if they differ now, they were corrected, and if they are
             empty, they were removed.
         corrected: labels corrected in ``labels.csv``.
-        load_last_labels: returns the labels by path on which the last run was based; those changed or removed in
-            ``given.csv`` since then are not read from a table of the user again. Similar names of two of its classes
-            are not reported again.
         browser_labels: labels entered in the browser; an empty text removes a label.
         same_photos: whether the photos are those of the newest store, so that missing photos need no new search.
 
@@ -111,17 +109,18 @@ def collect_labels(
     place_of = {escape_path(name): place for place, name in enumerate(dataset.sample_ids)}
     gone_from = {path: set(texts) for path, texts in last_outdated.items()}
     folder = tables.folder
-    kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
+    read_first = (AWAY, COPY, GIVEN, *FILLED)
+    kept, last, given, *filled = (_with_files(tables.read(folder / name), stores) for name in read_first)
     filled[-1] = [label for label in filled[-1] if label.text != checked.get(label.path)]
     known_away = set(kept)
-    if tables.is_missing(GIVEN) and (lost := load_last_labels()):
-        given = _with_files([TableLabel(path, text, "") for path, text in lost.items()], stores)
+    if last and tables.is_missing(GIVEN):
+        given = last
         progress.warning(
             f"{folder / GIVEN} is missing or empty: {_labels(len(given))} restored from the last run; to remove "
             "labels, delete their lines, not the file"
         )
     elif tables.is_edited_by_user(GIVEN):
-        _note_changes(given, load_last_labels(), gone_from)
+        _note_changes(given, last, gone_from)
     # by path and file, since different photos may have had the same path
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()
@@ -190,15 +189,15 @@ def collect_labels(
         class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
         progress.warning(f"{path}: {_labels(count)} for photos that had another label; the new labels are used")
-    _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN, load_last_labels)
+    _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN, last)
     gone_texts = {path: sorted(texts) for path, texts in sorted(gone_from.items())}
     return CollectedLabels(known, {place: files.digest(place) for place in known}, away, len(moved), gone_texts)
 
 
-def _note_changes(given: Sequence[TableLabel], before: Mapping[str, str], gone_from: dict[str, set[str]]) -> None:
+def _note_changes(given: Sequence[TableLabel], last: Sequence[TableLabel], gone_from: dict[str, set[str]]) -> None:
     """Record which labels the user has changed or removed in ``given.csv`` since the last run."""
     now = {label.path: label.text for label in given}
-    differing = {name: text for name, text in before.items() if now.get(name) != text}
+    differing = {label.path: label.text for label in last if now.get(label.path) != label.text}
     for name, text in differing.items():
         gone_from.setdefault(name, set()).add(text)
     if differing:
@@ -268,15 +267,16 @@ def _warn_of_misspelled_classes(
     counts: Mapping[str, int],
     class_table: Mapping[str, Path],
     given: Path,
-    load_last_labels: Callable[[], Mapping[str, str]],
+    last: Sequence[TableLabel],
 ) -> None:
     """Warn about classes of a few labels whose name resembles that of a more frequent class."""
+    last_names = {label.text for label in last}
     for name, count in counts.items():
         commoner = [other for other, more in counts.items() if (more, other) > (count, name)]
         near = next((other for other in commoner if other.casefold() == name.casefold()), None)
         if near is None and count <= _FEW:
             near = find_misspelled_class(name, (other for other in commoner if counts[other] > count))
-            if near is not None and {name, near} <= set(load_last_labels().values()):
+            if {name, near} <= last_names:
                 near = None  # the last run showed the warning, and the user kept both
         if near is not None:
             current_progress().warning(
@@ -421,7 +421,7 @@ class GeneratedTables:
     def is_missing(self, name: str) -> bool:
         """Return whether a table is missing or has no content, not even column names."""
         path = self.folder / name
-        return not path.is_file() or not path.read_bytes().strip()
+        return not path.is_file() or not path.read_bytes().removeprefix(codecs.BOM_UTF8).strip()
 
     def is_edited_by_user(self, name: str) -> bool:
         """Return whether the user has edited a table, i.e. whether the content read differs from that written."""
@@ -544,6 +544,8 @@ def write_labels(
     if away:
         tables.write(AWAY, columns, sorted(away, key=lambda row: (row[0], row[2])))
     if given or (tables.folder / GIVEN).is_file():
-        tables.write(GIVEN, columns, (row for row in given if row[0] not in unreadable))
+        readable = [row for row in given if row[0] not in unreadable]
+        for name in (GIVEN, COPY):
+            tables.write(name, columns, readable)
     if not away:
         tables.remove(AWAY)

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.commands.find.label_errors import COLUMNS
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import StoreError
@@ -19,8 +18,7 @@ from labelkit.files import read_json_object
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes, commit_json, json_digest
 from labelkit.store.csv_table import csv_bytes
-from labelkit.store.embeddings import open_store
-from labelkit.store.results import list_result_files, read_result
+from labelkit.store.results import list_result_files
 
 RECORD = "start.json"
 
@@ -109,20 +107,6 @@ class StartRecord(BaseModel):
     def write(self) -> None:
         """Write the record of finished steps to ``start.json``."""
         commit_json(self.path, self.model_dump())
-
-
-def read_labels_of_last_round(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Read the user's labels, by path, on which the last finished round was based."""
-    entry = find_last_finished_round(rounds, folder, "answer", "groups")
-    if entry is None:
-        return {}
-    try:
-        store = open_store(folder / str(entry["store"]))
-        found = read_stored_predictions(read_result(store, str(entry["answer"] or entry["groups"])))
-    except StoreError:  # it will be recreated
-        return {}
-    lines = zip(store.sample_ids, found.labels, found.kinds, strict=True)
-    return {escape_path(name): text for name, text, kind in lines if kind == "given"}
 
 
 def remove_confirmed_labels(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:

@@ -56,7 +56,6 @@ from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import (
     StartRecord,
     find_last_finished_round,
-    read_labels_of_last_round,
     remove_confirmed_labels,
 )
 from labelkit.pipelines.start.summary import REPORT, find_corrected_labels, write_summary
@@ -194,7 +193,6 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
         last_outdated=record.left,
         checked={one["path"]: one["label"] for one in checked},
         corrected=corrected,
-        load_last_labels=lambda: read_labels_of_last_round(folder, record.rounds),
         browser_labels=browser,
         same_photos=is_same,
     )

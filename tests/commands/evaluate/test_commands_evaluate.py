@@ -85,6 +85,17 @@ def test_a_result_is_not_scored_on_the_labels_that_it_used(make_store: Any) -> N
     assert (score["result"], score["rows"], score["all_accuracy"]) == ("k-means", 2, 0.5)
     assert "ss-kmeans: not scored" in progress.messages[0]
     assert len(evaluate(store, rows="all")) == 2
+    with pytest.raises(StoreError, match="hidden from training"):
+        evaluate(store, results=("k-means", "ss-kmeans"))
+
+
+def test_discovered_images_are_scored_without_those_whose_labels_were_given_or_drawn(make_store: Any) -> None:
+    store = make_store(np.eye(4), labels=[0, 1, 0, 1], labeled=[0] * 4)
+    put(store, [0, 1, 0, 0], "snowball", sources=np.array([1, 1, 2, 2]), source_names=["unlabeled", "given", "found"])
+
+    (score,) = evaluate(store, results=("snowball",))
+
+    assert (score["rows"], score["all_accuracy"], score["old_accuracy"]) == (2, 0.5, 0.5)
 
 
 def test_where_nothing_says_which_classes_had_labels_there_is_no_score_of_old_classes(make_store: Any) -> None:
