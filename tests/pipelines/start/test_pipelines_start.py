@@ -38,7 +38,7 @@ from labelkit.studio.label.actions import EditStep
 from PIL import Image
 from tests.pipelines.squares import add_photos, color, labels_in, rows, run, table, write_labels
 from tests.pipelines.start.conftest import Begin
-from tests.running import Heard, Labelkit, flip_bit
+from tests.running import Heard, Labelkit
 from tests.tiers import quick_every
 
 
@@ -369,10 +369,11 @@ def test_labels_are_restored_if_their_table_was_lost(
     (photos / "000.png").rename(photos / "other.png")  # two photos are swapped, and the run after that is interrupted
     (photos / "001.png").rename(photos / "000.png")
     (photos / "other.png").rename(photos / "001.png")
-    monkeypatch.setattr(run_module, "_link_earlier_round", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run(photos, labels=write_labels(tmp_path / "more.csv", [20]), num_classes=3)
-    monkeypatch.undo()
+    more = write_labels(tmp_path / "more.csv", [20])
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_link_earlier_round", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(photos, labels=more, num_classes=3)
     labels = labels_in(given)
     assert (labels["000.png"], labels["001.png"], labels["020.png"]) == ("green", "red", "blue")
     given.unlink()
