@@ -227,6 +227,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
     )
     if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
         progress.message(f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps")
+    for note in dataset.notes if config.dry_run or minutes is None else ():  # `embed` shows them otherwise
+        progress.message(note)
     if config.dry_run:
         return _plan(dataset, labels, minutes, steps)
     if this.record not in record.rounds:
@@ -294,8 +296,6 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
     if not labels and len(dataset.class_names) > 1:
         some = " and ".join(dataset.class_names[:2])
         progress.message(f"to use folder names (such as {some}) as labels, pass --labels folders")
-    for note in dataset.notes:
-        progress.message(note)
 
 
 def _announce_steps(record: StartRecord, this: _Round, steps: Mapping[str, BaseConfig], *, is_first: bool) -> None:

@@ -62,7 +62,8 @@ def describe_store(store: EmbeddingStore) -> dict[str, Any]:
         ``facts`` and ``model``: (name, value); ``classes``: the ``name``, number of ``images`` and of ``labeled``
         images, and whether the class is ``old`` (``None`` if not recorded), ending with a nameless entry for images of
         unknown class, if any; ``splits``: (name, images); ``skipped``: (name, reason) of the first files that were
-        listed but not embedded; ``num_skipped``: their number; ``num_labels``: number of images whose class is known.
+        listed but not embedded; ``num_skipped``: their number; ``num_labels``: number of images whose class is known;
+        ``has_hidden_labels``: whether some of these labels are not available for training.
     """
     known = 0 if store.labels is None else int((np.asarray(store.labels) >= 0).sum())
     usable = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
@@ -101,6 +102,7 @@ def describe_store(store: EmbeddingStore) -> dict[str, Any]:
         "skipped": [(escape_for_page(name), escape_for_page(reason)) for name, reason in store.skipped[:_MAX_SKIPPED]],
         "num_skipped": len(store.skipped),
         "num_labels": known,
+        "has_hidden_labels": usable < known,
     }
 
 
