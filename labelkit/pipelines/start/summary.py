@@ -197,14 +197,16 @@ def _found_table(
 ) -> Table:
     """Return the table of counts, with one line per finding."""
     answered = counts["known"] + counts["new"]
-    of_answered, of_guesses = ("", "") if right is None else (f"; about {one} expected to be correct" for one in right)
+    of_answered, of_guesses = (
+        ("", "") if right is None else (f"; about {one:,} expected to be correct" for one in right)
+    )
     classes = len({row[1] for row in rows if row[2] == "given"})
     yours = f"in {classes} {'class' if classes == 1 else 'classes'}"
     if told.get("labels to check", {}).get("doubtful_labels"):
         yours += "; check.csv lists those to check first: correct wrong labels, and delete the other lines"
     lines: list[list[Cell]] = [["labeled by you", counts["given"], yours]]
     if "answer" in told:
-        sure = f"{counts['known']} in your classes, {counts['new']} new{of_answered if answered else ''}"
+        sure = f"{counts['known']:,} in your classes, {counts['new']:,} new{of_answered if answered else ''}"
         guessed = f"labels.csv contains the best guess for each{of_guesses if counts['unsure'] else ''}"
         lines += [["predicted", answered, sure], ["unsure", counts["unsure"], guessed]]
     elif counts["given"] < len(rows):
@@ -214,16 +216,16 @@ def _found_table(
     if novel.get("in_new_groups"):
         count = len(novel["new_groups"])
         unsure = novel["unsure_in_new_groups"]
-        where = f"{novel['in_new_groups'] - unsure} predicted, {unsure} unsure, in {count} unlabeled "
+        where = f"{novel['in_new_groups'] - unsure:,} predicted, {unsure:,} unsure, in {count} unlabeled "
         where += f"{'group' if count == 1 else 'groups'} (novel.csv)"
         lines.append(["likely of a new class", novel["in_new_groups"], where])
     lines.append(["to check", *_count_images_to_check(told, len(rows))])
     if skipped:
         lines.append(["skipped", len(skipped), f"unreadable: {join_first_few(skipped, _SHOWN)}"])
-    total = "" if right is None else f", about {counts['given'] + sum(right)} of them labeled correctly"
+    total = "" if right is None else f", about {counts['given'] + sum(right):,} of them labeled correctly"
     if total and _found_no_class(told["groups"]) and not _allowed_photos(told["groups"], rows):
         total += ", if you have labeled photos of every class"
-    return Table(f"{len(rows)} photos{total}", ["", "photos", ""], lines)
+    return Table(f"{len(rows):,} photos{total}", ["", "photos", ""], lines)
 
 
 def _count_images_to_check(told: Mapping[str, Mapping[str, Any]], photos: int) -> tuple[int, str]:
@@ -235,9 +237,9 @@ def _count_images_to_check(told: Mapping[str, Mapping[str, Any]], photos: int) -
         (scenes, f"pair {scene}", f"pairs {scene}", "duplicates.csv"),
         (told["odd"]["odd_images"], "outlier", "outliers", "odd.csv"),
     ]
-    parts = [f"{count} {one if count == 1 else many} ({table})" for count, one, many, table in found if count]
+    parts = [f"{count:,} {one if count == 1 else many} ({table})" for count, one, many, table in found if count]
     if alike:
-        parts.append(f"not counted: {alike} pairs {scene}, which is unreliable if all photos look alike")
+        parts.append(f"not counted: {alike:,} pairs {scene}, which is unreliable if all photos look alike")
     return sum(count for count, *_ in found), ", ".join(parts)
 
 
@@ -247,17 +249,15 @@ def _fewer_sentence(since: Mapping[str, Any], photos: int, expected: int | None)
     if then is None or expected is None or expected >= then or since["photos"] != photos:
         return []
     return [
-        f"About {expected} labels are expected to be correct, after {then} in that run. This does not mean that they "
-        "got worse: the estimate depends on your labels, and new labels of difficult photos lower it."
+        f"About {expected:,} labels are expected to be correct, after {then:,} in that run. This does not mean that "
+        "they got worse: the estimate depends on your labels, and new labels of difficult photos lower it."
     ]
 
 
 def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
     said = (
-        f"Since the last run with predictions, {since['changed']} of its {since['photos']} predictions have changed "
-        f"({changes}): {since['other_label']} have a different label or guess, and "
-        f"{since['changed'] - since['other_label']} have the same label but a different kind (known, new, unsure). "
-        f"No longer unsure: {since['now_answered']}, newly unsure: {since['now_unsure']}."
+        f"Since the last run with predictions, {since['other_label']:,} of {since['photos']:,} labels or guesses have "
+        f"changed ({changes}); {since['now_answered']:,} photos are no longer unsure, {since['now_unsure']:,} now are."
     )
     if since["guessed_right"]:
         photos = "photo" if since["labeled"] == 1 else "photos"
@@ -300,8 +300,8 @@ def _next_sentences(
     like_them, wrong = suggested["like_them"], suggested["like_them_wrong"]
     why = ""
     if like_them and suggested["labels"]:
-        why = f" ({like_them} others resemble them"
-        why += ")" if wrong is None else f", and about {round(wrong)} of the guesses for those are wrong)"
+        why = f" ({like_them:,} others resemble them"
+        why += ")" if wrong is None else f", and about {round(wrong):,} of the guesses for those are wrong)"
     said.append(look)
     said.append(
         f"Next: fill in the label column of {following} for its {len(suggested['images'])} photos{why}, and run "
@@ -335,24 +335,24 @@ def _classes_sentence(
 ) -> str:
     used = len({row[1] for row in rows})
     if all(row[2] == "given" for row in rows):
-        return f"{len(rows)} photos in {used} classes, as you labeled them."
+        return f"{len(rows):,} photos in {used} classes, as you labeled them."
     if config.num_classes is not None:
-        return f"{len(rows)} photos in {used} groups, as requested."
+        return f"{len(rows):,} photos in {used} groups, as requested."
     if config.new_classes not in ("auto", "some"):
-        return f"{len(rows)} photos in {used} classes, as specified by --new-classes {config.new_classes}."
+        return f"{len(rows):,} photos in {used} classes, as specified by --new-classes {config.new_classes}."
     if suggestions is not None:
         alone, labels, number = (suggestions[name] for name in ("alone", "labels", "classes"))
         return (
-            f"{len(rows)} photos in {used} classes: {alone} of the last {labels} suggested photos are the only labeled "
-            f"ones of their class, so about {number} other classes are expected. If you know their number, pass "
-            "--new-classes N, or none."
+            f"{len(rows):,} photos in {used} classes: {alone} of the last {labels} suggested photos are the only "
+            f"labeled ones of their class, so about {number} other classes are expected. If you know their number, "
+            "pass --new-classes N, or none."
         )
     if _found_no_class(groups):
         allowed = _allowed_photos(groups, rows)
         allowance = f"The confidences allow for about {allowed} photos of such classes; if there are none, pass "
         allowance = f"{allowance}--new-classes none. " if allowed else ""
         return (
-            f"{len(rows)} photos in {used} classes: no other class was found, but classes with fewer than about "
+            f"{len(rows):,} photos in {used} classes: no other class was found, but classes with fewer than about "
             f"{round(_OFTEN_MISSED * len(rows))} photos in total are often missed. {allowance}To check this, look at "
             "novel.csv, which lists the photos least like the labeled ones; if there are other classes, pass "
             "--new-classes some."
@@ -361,11 +361,11 @@ def _classes_sentence(
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
     if high > _WIDEST * low:
         return (
-            f"{len(rows)} photos in {used} groups; the number of classes cannot be determined yet. Label two photos of "
-            "each class that you know of, name and merge groups on the page, or pass --num-classes if you know it."
+            f"{len(rows):,} photos in {used} groups; the number of classes cannot be determined yet. Label two photos "
+            "of each class that you know of, name and merge groups on the page, or pass --num-classes if you know it."
         )
     likely = f"{low}" if low == high else f"between {low} and {high}"
-    return f"{len(rows)} photos in {used} classes; the true number is likely {likely}{more}."
+    return f"{len(rows):,} photos in {used} classes; the true number is likely {likely}{more}."
 
 
 def _found_no_class(groups: Mapping[str, Any]) -> bool:

@@ -166,10 +166,10 @@ def test_the_next_call_tells_what_changed(photos: Path, tmp_path: Path) -> None:
     right = sum(before[path]["label"] == color(path) for path in (f"{i:03d}.png" for i in range(6, 12)))
     assert {row["path"] for row in changed} >= {f"{i:03d}.png" for i in range(6, 12)}
     assert (second["since"]["photos"], second["since"]["labeled"], second["since"]["guessed_right"]) == (30, 6, right)
-    # the terminal counts the lines of the table
     assert second["since"]["changed"] == len(changed)
     said = " ".join(second["sentences"])
-    assert f"{len(changed)} of its 30 predictions have changed ({folder / 'changed.csv'})" in said
+    other = sum(row["label_before"] != row["label"] for row in changed)
+    assert f"{other} of 30 labels or guesses have changed ({folder / 'changed.csv'})" in said
     assert f"6 photos of known classes: {right} had been guessed correctly." in said
 
     again = run(photos)
