@@ -76,7 +76,7 @@ class ClassProjection:
 
 
 def fit_class_projection(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.Generator) -> ClassProjection:
-    """Fit a projection that separates the classes of samples, some of which are labeled.
+    """Fit a projection that separates the classes of partly labeled samples.
 
     Args:
         rows: (n, d), n >= 1.

@@ -86,7 +86,7 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
     """
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or not len(rows) or not 1 <= count <= rows.shape[1]:
-        raise ValueError(f"the number of directions ({count}) is invalid for an array of shape {rows.shape}")
+        raise ValueError(f"1 to {rows.shape[-1]} directions are possible for shape {rows.shape}, got {count}")
     return call_cached(_principal_directions, rows, count)
 
 
@@ -128,7 +128,7 @@ def fit_principal_components(rows: Rows, count: int) -> tuple[NDArray[np.float64
     """
     number, width = rows.shape
     if not number or not 1 <= count <= width:
-        raise ValueError(f"the number of directions ({count}) is invalid for an array of shape {rows.shape}")
+        raise ValueError(f"1 to {rows.shape[-1]} directions are possible for shape {rows.shape}, got {count}")
     mean, products = np.zeros(width), np.zeros((width, width))
     for _, part in iterate_blocks(rows):
         mean += part.sum(axis=0, dtype=np.float64)

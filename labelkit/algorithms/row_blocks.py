@@ -188,7 +188,7 @@ def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
 
 
 def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
-    """Check an array and convert it to contiguous float32, but keep float64; copy only if needed.
+    """Check an array and return it as contiguous float32, or float64 if it already is; copy only if needed.
 
     Rows that are read in blocks are not loaded into memory.
 

@@ -253,7 +253,7 @@ class _SemiDual:
         self._num_rows, k = scores.shape
         highest, lowest = (int(end) for end in self._combine(torch.tensor([k, -k]).double(), "max"))
         if highest != -lowest:
-            raise ValueError(f"scores must have equally many columns in all processes, got {-lowest} to {highest}")
+            raise ValueError(f"scores must have the same number of columns in each process, got {-lowest} to {highest}")
         if k < 2:
             raise ValueError(f"scores must have at least two columns, one per cluster, got {k}")
         self._num_total = int(self._combine(torch.tensor([self._num_rows]).double(), "sum")[0])

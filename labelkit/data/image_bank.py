@@ -264,7 +264,7 @@ class CachedViewBank(ImageBank):
         self._slots[rows] = np.arange(len(rows))
 
     def make_views(self, plan: BatchPlan, normalize: Normalize) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-        """Return the cached values (b, ...) of each view in their stored dtype, and geometry if views follow others."""
+        """Return the cached values (b, ...) of each view in their stored dtype, and their geometry if needed."""
         rows, drawn = plan.rows, draw_views(plan.draws, self._kinds, self._num_views, self._followers)
         made, geometry = [], []
         for place, kind in enumerate(self._kinds):

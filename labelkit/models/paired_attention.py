@@ -72,7 +72,7 @@ def paired_forward(
     collect_blocks: Collection[int] = (),
     frozen_part: FrozenPart | None = None,
 ) -> Tensor:
-    """Compute the pooled features of both views, with the teacher's keys updated in the aligned blocks.
+    """Compute the pooled features of both views, updating the teacher's keys in the aligned blocks.
 
     The network is used unmodified: no hooks, no replaced methods. In evaluation mode, without
     ``update``, or without ``align_blocks`` this is the plain forward pass of both views.

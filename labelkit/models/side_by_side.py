@@ -129,7 +129,7 @@ class ConcatenatedTokenViT(InferenceNetwork):
         return backbone.net
 
 
-def parse_joined_layer(layer: str) -> tuple[int, bool] | None:
-    """Parse a `ConcatenatedTokenViT`'s ``last_blocks`` and ``mean_patch`` from its layer name; ``None`` for others."""
+def parse_concatenated_layer(layer: str) -> tuple[int, bool] | None:
+    """Parse ``last_blocks`` and ``mean_patch`` from a `ConcatenatedTokenViT`'s layer name, else ``None``."""
     found = _LAYER.fullmatch(layer)
     return None if found is None else (int(found[1]), found[2] is not None)

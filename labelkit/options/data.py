@@ -120,7 +120,7 @@ class DataConfig(ListingOptions, DatasetOptions):
         return True
 
     def scene_config(self) -> DataConfig | None:
-        """Return the data options for scene images, whose labels are never used, or ``None`` if there are none."""
+        """Return the data options for scene images, whose labels are never used, or ``None`` if no scenes are used."""
         return None
 
     @property

@@ -22,4 +22,4 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
 
 class RepresentationTrainConfig(RepresentationRunConfig, BackboneTrainConfig):
-    """Options for learning a representation without labels for a number of epochs."""
+    """Options for unsupervised representation learning with a fixed number of epochs."""

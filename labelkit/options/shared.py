@@ -181,8 +181,8 @@ class WorkersOption(BaseConfig):
 
     num_workers: int | None = RUN(
         None,
-        "Number of worker processes that decode images. Default: one per core, up to 8, if /dev/shm has enough space; "
-        "0 for images in memory and for fewer than 500 images.",
+        "Number of worker processes that decode images. Default: 0 for images in memory and for fewer than 500 "
+        "images, otherwise one per core, up to 8, if /dev/shm has enough space.",
         ge=0,
         le=256,
     )

@@ -164,7 +164,7 @@ class PatchSet:
         raise TypeError("a PatchSet cannot be pickled: call open_patches in each process")
 
     def get_image(self, row: int) -> ImagePatches:
-        """Return the patches of one image.
+        """Return the patch features of one image.
 
         Raises:
             IndexError: the row does not exist.

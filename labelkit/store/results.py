@@ -157,7 +157,7 @@ def check_result_owner(file: CheckedFile, store: EmbeddingStore) -> None:
 
 
 def parse_result(file: CheckedFile, path: Path, name: str) -> Result:
-    """Read a result from an open, checked file, or from the group of a packed store, and verify all its digests."""
+    """Read a result from an open file, or from its group in a packed store, and verify all its digests."""
     root = file.attributes[""]
     file.check_axes(schema.RESULT_COLUMNS, {"n": root.get("n", 0)})
     arrays: dict[str, Any] = {}

@@ -173,7 +173,7 @@ class Runtime:
         return self._accelerator.prepare_model(module)
 
     def compile(self, module: nn.Module) -> None:
-        """Set up the backbones in a module to be compiled in their first forward pass."""
+        """Arrange for the backbones in a module to be compiled on their first forward pass."""
         # variants: student, teacher and master; in training, in evaluation and with batch statistics
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
         for part in module.modules():

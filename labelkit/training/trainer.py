@@ -44,7 +44,7 @@ from labelkit.training.schedules import scheduled_lr
 
 @contextmanager
 def collect_stop_signals() -> Iterator[list[int]]:
-    """Context manager that collects SIGINT, SIGTERM and SIGHUP; it has no effect outside the main thread."""
+    """Context manager that catches and records SIGINT, SIGTERM and SIGHUP; it has no effect outside the main thread."""
     received: list[int] = []
     wanted = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

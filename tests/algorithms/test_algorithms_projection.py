@@ -55,7 +55,7 @@ def test_rows_on_components_are_those_of_scikit_learn_up_to_signs(monkeypatch: p
 
     np.testing.assert_allclose(mean, fitted.mean_, rtol=1e-6)
     np.testing.assert_allclose(np.abs(places), np.abs(fitted.transform(rows)), atol=1e-3)
-    with pytest.raises(ValueError, match=r"directions \(8\) is invalid for an array of shape \(50, 7\)"):
+    with pytest.raises(ValueError, match=r"1 to 7 directions are possible for shape \(50, 7\), got 8"):
         projection.fit_principal_components(rows, 8)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.models.inference import BackboneNetwork
-from labelkit.models.side_by_side import ConcatenatedTokenViT, parse_joined_layer
+from labelkit.models.side_by_side import ConcatenatedTokenViT, parse_concatenated_layer
 
 NAME = "vit_nano_p8_32"
 
@@ -35,5 +35,5 @@ def test_tokens_are_those_of_each_block_behind_the_last_norm(blocks: int, mean_p
     assert found.shape[1] == joined.embed_dim == 48 * len(wanted)
     # the class token of the last block is what the network itself embeds by
     torch.testing.assert_close(found[:, 48 * (blocks - 1) : 48 * blocks], whole)
-    assert parse_joined_layer(joined.identity["layer"]) == (blocks, mean_patch)
+    assert parse_concatenated_layer(joined.identity["layer"]) == (blocks, mean_patch)
     assert joined.input_spec == network.input_spec

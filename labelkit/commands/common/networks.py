@@ -30,7 +30,7 @@ from labelkit.models.side_by_side import (
     SIDE_BY_SIDE,
     ConcatenatedNetworks,
     ConcatenatedTokenViT,
-    parse_joined_layer,
+    parse_concatenated_layer,
 )
 from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.published import (
@@ -340,7 +340,7 @@ def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embe
         Mismatch: the network that was found is a different one.
     """
     found = _find_recorded_network(model, checkpoint)
-    joined = parse_joined_layer(model.layer)
+    joined = parse_concatenated_layer(model.layer)
     if joined is not None:
         found = use_class_tokens_as_embedding(found, joined[0], mean_patch=joined[1])
     actual = found.build_identity({})

@@ -59,7 +59,7 @@ def get_onnx_runtime_version() -> str:
 
 
 def get_onnx_cache_path(model: ModelIdentity) -> Path:
-    """Return a network's path in the ONNX cache, derived from weights and preprocessing; its record is next to it."""
+    """Return the path of a network in the ONNX cache, derived from its weights and preprocessing."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
     return cache_folder() / "onnx" / f"{hashlib.sha256(canonical_json(parts).encode()).hexdigest()}.onnx"
 

@@ -32,10 +32,10 @@ def compute_patch_grid_shape(network: InferenceNetwork, view: ViewSpec) -> tuple
     return int(shape[1]), int(shape[2]), int(shape[3])
 
 
-def plan_patches(
+def plan_patch_features(
     config: EmbedConfig, network: InferenceNetwork, plan: EmbeddingPlan, shape: tuple[int, int, int]
 ) -> PatchPlan:
-    """Return a plan for the patch features to be stored next to the image embeddings.
+    """Plan how patch features are stored next to the image embeddings.
 
     Raises:
         ConfigError: more patches are requested than an image has.

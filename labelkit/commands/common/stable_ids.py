@@ -168,7 +168,7 @@ def match_groups(
 
 
 def read_previous_groups(config: PreviousOptions, default_result: str) -> StoredGroups | None:
-    """Read the groups of ``--previous``, by default from the result of the same name; ``None`` if it is not set.
+    """Read the groups of the store ``--previous``, by default from its result ``default_result``; ``None`` without it.
 
     Raises:
         StoreError: the store or the result cannot be used.

@@ -33,7 +33,7 @@ class Inventory:
 
 
 def count_dataset_files(spec: DatasetSpec, data_root: Path) -> Inventory:
-    """Count the images and classes of a dataset, and compare them with the published counts.
+    """Count the images and classes of a dataset, and compare the counts with the published ones.
 
     A dataset that is consistent but differs from the published counts can be used, but is ``incomplete`` here.
     """

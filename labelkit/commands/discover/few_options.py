@@ -65,7 +65,7 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     select: Literal["min", "far", "random", "max"] = _DISCOVERY(
         "min",
         "Which images to select, by their distance to the class mean. min: the nearest; max: the farthest; far: the "
-        "farthest among the most confident (10 times as many as selected); random: drawn at random.",
+        "farthest among the most confident images (10 candidates per image to select); random: drawn at random.",
     )
     seed: int = _DISCOVERY(0, "Random seed for --select random.", ge=0)
 

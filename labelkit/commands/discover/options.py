@@ -47,8 +47,8 @@ class DiscoverCategoriesConfig(SplitOption, AddedLabelsOption, NewClassesOption,
     )
     previous_answers: str | None = _EARLIER(
         None,
-        "Predictions of `discover answer` in --previous. Labels added since then have less influence on the number of "
-        "classes if they contradict these predictions more often than expected.",
+        "Result of `discover answer` in the store --previous. Labels added after it have less influence on the number "
+        "of classes if they contradict its predictions more often than expected.",
         pattern=RESULT_NAME,
     )
     seed: int = OPTION(0, "Random seed.", ge=0)

@@ -32,7 +32,7 @@ from labelkit.commands.common.onnx_session import (
     load_cached_onnx_network,
     read_onnx_record,
 )
-from labelkit.commands.common.patch_embeddings import PatchCollector, compute_patch_grid_shape, plan_patches
+from labelkit.commands.common.patch_embeddings import PatchCollector, compute_patch_grid_shape, plan_patch_features
 from labelkit.commands.common.results import Cell, CommandResult, Table, describe_dry_run
 from labelkit.commands.common.training_data import list_dataset, warn_about_blank_images
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
@@ -229,7 +229,7 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
 def _begin(work: _EmbeddingJob) -> _StartedRun:
     config, plan, network = work.config, work.plan, work.model.network
     shape = work.patch_shape
-    patch_plan = None if shape is None else plan_patches(config, network, plan, shape)
+    patch_plan = None if shape is None else plan_patch_features(config, network, plan, shape)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
     if work.uses_onnx and not run.already_done:
@@ -326,8 +326,8 @@ def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
     if changed:
         count = "1 image file was" if len(changed) == 1 else f"{len(changed):,} image files were"
         current_progress().warning(
-            f"{count} changed after {store.path} was created, first: {changed[0]}; the store is not updated (to embed "
-            "all images again, pass --overwrite)"
+            f"{count} changed after {store.path} was created (the first is {changed[0]}); the store is not updated: to "
+            "embed all images again, pass --overwrite"
         )
 
 
@@ -508,7 +508,7 @@ def _describe_plan(work: _EmbeddingJob) -> CommandResult:
         "runtime": "onnx" if work.uses_onnx else "torch",
     }
     if shape is not None:
-        patches = plan_patches(config, model.network, plan, shape)
+        patches = plan_patch_features(config, model.network, plan, shape)
         values["patches"] = f"{patches.num_patches} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
         values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
     rows_shown: list[list[Cell]] = [[key, str(value)] for key, value in values.items() if key != "config"]

@@ -192,7 +192,7 @@ _FeatureExtractor: TypeAlias = Callable[[Tensor], list[Tensor]]
 
 
 def evaluate_probes(config: EvaluateProbesConfig) -> CommandResult:
-    """Train linear probes on all convolutions at once, or on the embedding, and evaluate them on held-out images.
+    """Train one linear probe per convolution, all in one pass, or one on the embedding; evaluate on held-out images.
 
     The network, including its running statistics, is not changed. The true labels of all training images are used,
     including those that were hidden from training.

@@ -123,7 +123,7 @@ class ExportConfig(OverwriteOption, IndexOption):
     @model_validator(mode="after")
     def _check_what(self) -> Self:
         if (self.what == "result") != (self.result is not None):
-            raise ValueError("--what result and --result NAME require each other")
+            raise ValueError("--what result and --result NAME must be passed together")
         if (self.what == "model") != (self.suffix == ".onnx"):
             raise ValueError("--what model writes only ONNX: pass --out NAME.onnx")
         if self.checkpoint is not None and self.what != "model":

@@ -81,6 +81,6 @@ class FindNovelConfig(FindConfig):
         "labeled image are listed first.",
     )
     skip: Path | None = STORE(
-        None, "CSV with a path column, for images reviewed earlier. They are listed only if no other images are left."
+        None, "CSV with a path column that lists images reviewed earlier. These are listed only if no others are left."
     )
     num_images: int = _SELECTION(100, "Number of images to list.", ge=1, short="-n")

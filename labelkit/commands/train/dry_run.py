@@ -31,7 +31,7 @@ _MIN_HIDDEN: Final = 5
 def score_frozen_features(
     trainer: Trainer, method: Method[Any], labels: NDArray[np.int64], seed: int
 ) -> dict[str, Any] | None:
-    """Measure how well a classifier on the network's current features predicts held-out labels.
+    """Measure how well a classifier on the current, frozen features of the network predicts held-out labels.
 
     Labels are (n,) int64, -1 = none; if there are many rows, a random sample is used.
 

@@ -20,7 +20,7 @@ MAX_DRAWS: Final = 50
 def draw_crop_boxes(
     spec: ViewSpec, heights: ArrayLike, widths: ArrayLike, draws: KeyedRNG, view: int, attempt: int = 0
 ) -> NDArray[np.float64]:
-    """Draw the crop box of one view for each original image, independently of other views.
+    """Sample the crop box of one view for each original image, independently of the other views.
 
     Heights and widths are (b,), in pixels of the originals, as are the boxes, (b, 4) float64 left, top, right, bottom.
     ``attempt`` is the number of the attempt, if boxes are drawn repeatedly.

@@ -206,7 +206,7 @@ def apply_views(
     pairs: PairPlan | None = None,
     partners: Tensor | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-    """Make all views for a batch of equally sized images in memory, (b, c, h, w) uint8 on the device for the views.
+    """Make all views of a batch of images, given as a (b, c, h, w) uint8 tensor on the device of the views.
 
     ``pairs`` has the boxes of first and second views that show two matching images; ``partners``, also (b, c, h, w)
     uint8, are then the images in views that show a partner.

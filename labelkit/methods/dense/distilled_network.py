@@ -95,7 +95,7 @@ class DistillationNetwork(TokenNetwork):
         return self.last_layer(self.projector(features))
 
     def load_head(self, state: Mapping[str, Tensor], where: str) -> list[str]:
-        """Load projector, last layer and mask token from one network of a full checkpoint; return the missing parts.
+        """Load the projector, last layer and mask token of one network in a full checkpoint; return missing names.
 
         A separate head for patches is ignored.
 

@@ -424,8 +424,8 @@ class SnowballConfig(
     select: Literal["auto", "min", "far", "random", "max"] = _DISCOVERY(
         "auto",
         "Images to select. min: the nearest to a class mean; max: the farthest; far: the farthest among the most "
-        "confident images (10 times as many as selected); random: drawn at random; auto: far for mixmatch, otherwise "
-        "min.",
+        "confident images (10 candidates per image to select); random: drawn at random; auto: far for mixmatch, "
+        "otherwise min.",
     )
     found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",
@@ -458,7 +458,7 @@ class SnowballConfig(
                 f"{self.labeled_batch_size}"
             )
         if self.max_steps is not None and self.max_steps < self.steps:
-            raise ValueError(f"max_steps must be at least steps ({self.steps}), the first phase, got {self.max_steps}")
+            raise ValueError(f"max_steps must be at least the first phase's steps ({self.steps}), got {self.max_steps}")
         return self
 
     def length_options(self) -> dict[str, int]:

@@ -283,7 +283,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
 
     @property
     def teacher_in_train_mode(self) -> bool:
-        """Return whether steps run the teacher in training mode, so that it has its own running statistics."""
+        """Return whether the teacher runs in training mode, and so has running statistics of its own."""
         return False
 
     def on_train_start(self, state: TrainState) -> None:

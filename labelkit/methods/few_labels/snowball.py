@@ -141,7 +141,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
             state.warn("every image has a label, so there is nothing to discover")
 
     def on_phase_start(self, state: TrainState) -> None:
-        """Create the master after the first discovery."""
+        """Create the master network at the start of the second phase, after the first discovery."""
         if state.phase and self.config.master and self.chain.master is None:
             self.chain.create_master_network()
 

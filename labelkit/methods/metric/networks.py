@@ -26,7 +26,7 @@ _NO_EFFECT = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class MetricOutput:
+class MetricNetworkOutput:
     """Feature maps, pooled features and embeddings of a batch."""
 
     maps: Tensor  # (b, f, h, w), the last feature maps, after attention if there is any
@@ -199,7 +199,7 @@ class MetricNetwork(BackboneNetwork):
         average, largest = maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))
         return {"avg": average, "max": largest, "avg+max": average + largest}[self.pool]
 
-    def forward(self, images: Tensor) -> MetricOutput:
+    def forward(self, images: Tensor) -> MetricNetworkOutput:
         """Compute maps, features, embeddings and attention of images (b, c, h, w)."""
         self._seen = None
         maps, gate = self._maps(images), None
@@ -210,7 +210,7 @@ class MetricNetwork(BackboneNetwork):
         features = self.pool_maps(maps)
         projected = self.projection(features)
         with without_autocast(projected):
-            return MetricOutput(maps, features, F.normalize(promote(projected), dim=1), gate, seen)
+            return MetricNetworkOutput(maps, features, F.normalize(promote(projected), dim=1), gate, seen)
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the unit embeddings (b, d) of images."""

@@ -32,7 +32,7 @@ from labelkit.data.views.spec import PairTransform, ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric.losses import MultiSimilarityLoss
 from labelkit.methods.metric.matched_images import MatchedPairing, MatchedPairs, PairCorrespondence, read_matched_images
-from labelkit.methods.metric.networks import MetricOutput
+from labelkit.methods.metric.networks import MetricNetworkOutput
 from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank
 from labelkit.methods.metric.recipe import MetricMethod, create_pseudo_labels, train_view, update_pseudo_labels
@@ -277,7 +277,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute all losses for a batch of view pairs."""
         config, count = self.config, len(batch.images)
-        seen: MetricOutput = self.network(torch.cat(batch.views))
+        seen: MetricNetworkOutput = self.network(torch.cat(batch.views))
         first, second = seen.embeddings[:count], seen.embeddings[count:]
         logs: dict[str, Tensor] = {}
         total = self._pair_loss(first, batch.sample_index)

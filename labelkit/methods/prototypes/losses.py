@@ -69,7 +69,7 @@ class WeightedCrossEntropy(nn.Module):
     """
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the weighted mean over images."""
+        """Return the weighted mean of the loss over images."""
         with without_autocast(logits):
             terms = F.cross_entropy(promote(logits), labels, reduction="none")
             return (terms if weights is None else weights.to(terms.dtype) * terms).mean()

@@ -133,7 +133,7 @@ class DL2PAConfig(StrongEmbeddingInputOptions, SupervisedTrainConfig):
         if self.sharpest_t != SHARPEST_T and (self.prototypes != "uniform" or self.prototypes_from is not None):
             raise ValueError("--sharpest-t requires --prototypes uniform without --prototypes-from")
         if (self.class_vectors is not None) != (self.prototypes == "words"):
-            raise ValueError("--prototypes words and --class-vectors require each other")
+            raise ValueError("--prototypes words and --class-vectors must be passed together")
         return self
 
 

@@ -81,7 +81,7 @@ class BarlowTwinsLoss(nn.Module):
             return self.scale * ((1 - diagonal).square().sum() + self.redundancy_weight * redundancy)
 
 
-class PredictedViewLoss(nn.Module):
+class SimSiamLoss(nn.Module):
     r"""SimSiam loss: negative cosine between the prediction from each view and the projection of the other.
 
     .. math:: L = -\frac{1}{2b} \sum_i \cos(p_i, \mathrm{sg}(z'_i)) + \cos(p'_i, \mathrm{sg}(z_i))
@@ -203,7 +203,7 @@ class Siamese(RepresentationMethod[SiameseConfig]):
         self.network = SiameseNetwork(config, data)
         self.contrast = InfoNCELoss(config.temperature)
         self.redundancy = BarlowTwinsLoss(config.redundancy_weight, config.loss_scale)
-        self.prediction = PredictedViewLoss()
+        self.prediction = SimSiamLoss()
         self.queue_contrast = QueueContrastLoss(config.temperature)
         is_moco = config.loss == "moco"
         self.slow = copy_for_ema(self.network) if is_moco else None

@@ -93,7 +93,7 @@ def load_weights_file(path: str | Path, lists: dict[str, list[Any]] | None = Non
         known = ", ".join((".safetensors", *PICKLE_SUFFIXES))
         raise CheckpointError(str(path), f"has an unknown type ({path.suffix or 'no suffix'})", f"Use one of: {known}.")
     if not state:
-        raise CheckpointError(str(path), "contains no tensors by name", "Pass a file with a dict of tensors.")
+        raise CheckpointError(str(path), "contains no named tensors", "Pass a file that contains a state dict.")
     return state
 
 

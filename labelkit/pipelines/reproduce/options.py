@@ -23,7 +23,7 @@ class ReproduceConfig(BaseConfig):
         json_schema_extra={"positional": True},
     )
     row: tuple[str, ...] | None = _WHAT(None, "Rows to reproduce, each by a unique part of its name. Default: all.")
-    seeds: int = _RUN(3, "Number of seeds per row (0, 1, ...).", ge=1, le=100)
+    seeds: int = _RUN(3, "Number of runs per table row, with seeds 0, 1, ...", ge=1, le=100)
     data_root: Path = _RUN(Path("data"), "Folder that contains the registered datasets.")
     device: str = _RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, or cuda:N (GPU N, from 0).")
     dry_run: bool = _RUN(False, "Show what would be run and which data are missing, without writing anything.")

@@ -64,7 +64,7 @@ from labelkit.store.commit import json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.plans import embedding_run_folder
-from labelkit.studio.label.label import read_ruled_out
+from labelkit.studio.label.label import read_ruled_out_classes
 from labelkit.studio.report.options import ReportConfig
 
 DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.png", "next.png"
@@ -203,7 +203,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
     _check_labels(config, dataset, labels)
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _choose_round(
-        config, record, folder, listing, labels, len(dataset), alone=alone, ruled_out=read_ruled_out(stores)
+        config, record, folder, listing, labels, len(dataset), alone=alone, ruled_out=read_ruled_out_classes(stores)
     )
     record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
     this.record["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))

@@ -54,7 +54,7 @@ class BrowsedStore:
     skipped: Set[int] = frozenset()
 
     def to_page_data(self, session: LabelingSession) -> dict[str, Any]:
-        """Return the data loaded by the script of the labeling page, in the format of a report page."""
+        """Return the data that the labeling page's script loads, in the format of report pages."""
         n = self.store.n
         work, log, last_round = session.snapshot()
         sizes = np.asarray(self.store.image_sizes, dtype=np.float64)
@@ -141,8 +141,8 @@ class BrowsedStore:
         return buffer.getvalue()
 
 
-def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedStore:
-    """Load everything that a labeling page shows of a store.
+def load_store_for_labeling(config: LabelConfig, store: EmbeddingStore) -> BrowsedStore:
+    """Load everything that the labeling page shows about a store.
 
     Raises:
         StoreError: the store or the requested result cannot be used.

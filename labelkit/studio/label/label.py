@@ -28,7 +28,7 @@ from labelkit.store.parts import hold_lock
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
 from labelkit.studio.label.actions import choose_training_labels, find_changed_rows_and_groups
 from labelkit.studio.label.asking import BackgroundPredictor
-from labelkit.studio.label.browser import open_browsed_store, open_session
+from labelkit.studio.label.browser import load_store_for_labeling, open_session
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import StoreLabels, add_labels, add_predictions, drop_unused_classes, initial_labels
 from labelkit.studio.label.session import LabelingSession, is_session, restore_session
@@ -194,7 +194,7 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
     results_folder(store.path).mkdir(exist_ok=True)
     with contextlib.ExitStack() as held:
         _lock_results_folder(held, results_folder(store.path))
-        browsed = open_browsed_store(config, store)
+        browsed = load_store_for_labeling(config, store)
         session = open_session(config, store, browsed.grouping)
         server = LabelServer(session, browsed, by=config.by, predict=predict)
         if predict is None and (folder := store.path.parent).joinpath("start.json").is_file():
@@ -239,7 +239,7 @@ def read_session_labels(
     kept = (learned >= 0) | ((labels >= 0) & (session.label_rounds <= after_round))
     if predicted := int((by_group & (learned < 0) & (session.label_rounds > after_round)).sum()):
         current_progress().message(
-            f"only the {TYPICAL} most typical images of each named group are used as labels; the labels of the other "
+            f"only the labels of the {TYPICAL} most typical images of each named group are used; those of the other "
             f"{predicted} images are predicted again"
         )
     names = [*work.classes, ""]  # -1: none
@@ -253,8 +253,8 @@ def read_session_labels(
     return session.round, every, new
 
 
-def read_ruled_out(stores: Sequence[EmbeddingStore]) -> set[tuple[str, str]]:
-    """Return the SHA-256 in hex of images, each with a class to which it does not belong according to any session."""
+def read_ruled_out_classes(stores: Sequence[EmbeddingStore]) -> set[tuple[str, str]]:
+    """Return (SHA-256 in hex, class) for each image and class that at least one labeling session ruled out."""
     found = set()
     for store in stores:
         for name in list_results(store):

@@ -122,7 +122,7 @@ class LabelConfig(StoredImagesOptions, NamedResultConfig):
     @model_validator(mode="after")
     def _check_set_options(self) -> Self:
         if (self.export is None) != (self.out is None):
-            raise ValueError("--export and --out require each other")
+            raise ValueError("--export and --out must be passed together")
         suffix = SET_FILES.get(self.export or "")
         if self.out is not None and suffix is not None and self.out.suffix.lower() != suffix:
             raise ValueError(f"--export {self.export} writes a file: --out must end in {suffix}")

@@ -124,7 +124,7 @@ def test_an_archive_needs_no_pickle_and_is_the_same_each_time(tmp_path: Path, ma
         (("--out", "there.npy"), 2, "there.ids.csv: already exists"),
         (("--out", "x.txt"), 2, "must end in"),
         (("--out", "x.csv", "--what", "labels"), 3, "has no labels to export"),
-        (("--out", "x.csv", "--what", "result"), 2, "require each other"),
+        (("--out", "x.csv", "--what", "result"), 2, "must be passed together"),
         (("--out", "x.csv", "--what", "result", "--result", "other"), 3, "there is no result 'other'"),
         (("--out", "missing/x.csv"), 2, "the folder of missing/x.csv does not exist"),
     ],

@@ -34,7 +34,7 @@ def write_csv(path: Path, photos: Path, labels: dict[str, int | None]) -> Path:
         ("snowball", ["--num-labels", "none"], "is required for --label-split few-labels"),
         ("snowball", ["--labeled-batch-size", "64"], "must be less than batch_size"),
         ("snowball", ["--trainer", "mixmatch"], "must be half of batch_size"),
-        ("snowball", ["--max-steps", "10"], "the first phase, got 10"),
+        ("snowball", ["--max-steps", "10"], "the first phase's steps"),
         ("snowball", ["--consistency-weight", "nan"], "finite"),
         ("snowball", ["--dropout", "0.5"], "wrn10_1 has no dropout"),
         ("mixmatch", ["--labeled-batch-size", "20"], "must be half of batch_size"),

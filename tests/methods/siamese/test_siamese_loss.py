@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from labelkit.methods.siamese.siamese import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
+from labelkit.methods.siamese.siamese import BarlowTwinsLoss, QueueContrastLoss, SimSiamLoss
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def test_prediction_is_the_mean_cosine_to_the_other_view(rows: torch.Tensor) -> 
     for one, other in ((rows[0], rows[0] + 1), (rows[1], rows[2])):
         for a, b in zip(one.tolist(), other.tolist(), strict=True):
             total += sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
-    assert PredictedViewLoss()(predictions, projections).item() == pytest.approx(-total / 10, abs=1e-12)
-    assert PredictedViewLoss()((rows[0], rows[1]), (rows[1] * 2, rows[0] * 3)).item() == pytest.approx(-1)
+    assert SimSiamLoss()(predictions, projections).item() == pytest.approx(-total / 10, abs=1e-12)
+    assert SimSiamLoss()((rows[0], rows[1]), (rows[1] * 2, rows[0] * 3)).item() == pytest.approx(-1)
 
 
 def test_prediction_sends_no_gradient_to_what_is_predicted(rows: torch.Tensor) -> None:
     predictions = tuple(view.clone().requires_grad_() for view in rows[:2])
     projections = tuple(view.clone().requires_grad_() for view in rows[1:])
-    PredictedViewLoss()(predictions, projections).backward()
+    SimSiamLoss()(predictions, projections).backward()
     assert all(view.grad is not None and view.grad.any() for view in predictions)
     assert all(view.grad is None for view in projections)
 

@@ -1627,7 +1627,7 @@ def test_labels_of_the_browser_end_in_all_tables(
         run(photos, num_classes=4, serve=True)
     assert f"the server has stopped; updating the tables in {folder}, which takes a while" in heard.messages
     # of a group that is named, the most typical image
-    assert any("images of each named group are used as labels" in told for told in heard.messages)
+    assert any("images of each named group are used" in told for told in heard.messages)
     assert list(labels_in(folder / "given.csv").values()).count("all of it") == 1
 
 

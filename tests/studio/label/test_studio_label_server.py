@@ -18,7 +18,7 @@ import pytest
 from labelkit.errors import ResourceError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
-from labelkit.studio.label.browser import LIKE, BrowsedStore, open_browsed_store, open_session
+from labelkit.studio.label.browser import LIKE, BrowsedStore, load_store_for_labeling, open_session
 from labelkit.studio.label.options import LabelConfig
 from PIL import Image
 
@@ -64,7 +64,7 @@ class Client:
 
 def running(store: EmbeddingStore) -> Iterator[Client]:
     config = LabelConfig(index=store.path, serve=True)
-    browsed = open_browsed_store(config, store)
+    browsed = load_store_for_labeling(config, store)
     made = server_module.LabelServer(open_session(config, store, browsed.grouping), browsed, by="tester")
     listening = server_module.open_listening_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]

@@ -15,7 +15,7 @@ from labelkit.errors import Mismatch, ResourceError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
 from labelkit.studio.label.actions import EditStep, InvalidStepError
-from labelkit.studio.label.browser import open_browsed_store, open_session
+from labelkit.studio.label.browser import load_store_for_labeling, open_session
 from labelkit.studio.label.label import label_images, read_session_labels
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import add_predictions, initial_labels
@@ -36,7 +36,7 @@ def store(make_store: Any, rng: np.random.Generator) -> EmbeddingStore:
 
 def opened(store: EmbeddingStore, **options: Any) -> LabelingSession:
     config = LabelConfig(index=store.path, serve=True, **options)
-    return open_session(config, store, open_browsed_store(config, store).grouping)
+    return open_session(config, store, load_store_for_labeling(config, store).grouping)
 
 
 def act(session: LabelingSession, *steps: dict[str, Any], client: str = "a", seen: int | None = None) -> Any:
