@@ -184,7 +184,7 @@ def collect_labels(
     for path in user_tables:
         fresh = {place: text for place, (text, table) in placed.items() if table == path}
         fresh = _drop_outdated(path, fresh, outdated, known, folder)
-        changed[path] += _show_changes(path, fresh, known)
+        changed[path] += _show_changes(path, fresh, known, dataset.sample_ids)
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
@@ -254,11 +254,11 @@ def _drop_outdated(
     return {place: text for place, text in fresh.items() if place not in stale}
 
 
-def _show_changes(table: Path, fresh: Mapping[int, str], known: Mapping[int, str]) -> int:
+def _show_changes(table: Path, fresh: Mapping[int, str], known: Mapping[int, str], names: Sequence[str]) -> int:
     """Show which labels a user's table changes; return their number."""
-    others = [(place, known[place], text) for place, text in fresh.items() if known.get(place, text) != text]
+    others = [(names[place], known[place], text) for place, text in fresh.items() if known.get(place, text) != text]
     if others:
-        shown = join_first_few(f"{place}: {old!r} to {text!r}" for place, old, text in others)
+        shown = join_first_few(f"{escape_path(name)}: {old!r} to {text!r}" for name, old, text in others)
         current_progress().message(f"{table}: labels changed: {shown}")
     return len(others)
 

@@ -361,6 +361,18 @@ def test_a_table_whose_column_of_labels_was_renamed_is_refused(photos: Path, dou
     assert (caught.value.remedy, heard.warnings) == ("Rename the column of labels to `label`.", [])
 
 
+def test_labels_that_a_new_table_changes_are_shown_by_photo(photos: Path, tmp_path: Path, doubted: Path) -> None:
+    table = tmp_path / "new.csv"
+    table.write_text("path,label\n000.png,violet\n")
+
+    with use_progress(heard := Heard()):
+        run(photos, labels=table, num_classes=4)
+
+    (shown,) = (text for text in heard.messages if "labels changed" in text)
+    assert shown.startswith(f"{table}: labels changed: 000.png: ")
+    assert shown.endswith(" to 'violet'")
+
+
 @pytest.mark.parametrize("content", [None, "", "\ufeff"])
 def test_labels_are_restored_if_their_table_was_lost(
     photos: Path, tmp_path: Path, doubted: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
