@@ -1,10 +1,12 @@
-"""Prediction rule of ``discover answer`` for images that are not in the store; it is saved with the predictions.
+"""Prediction rule of ``discover answer`` for images that were not predicted together; it is saved with the predictions.
+
+These are new images, and those of a store beyond the first 50,000.
 
     1. combine the probabilities of a classifier with those from the distances to the means of all groups; both are
        a softmax of a linear function of the features
     2. average, with weight alpha, in those of the nearest stored images, weighted like the edges of their graph
     3. compute the confidence at the temperature of the stored predictions
-Predictions of stored images do not change. Neither scikit-learn nor torch is required.
+Neither scikit-learn nor torch is required.
 """
 
 from collections.abc import Mapping
@@ -27,8 +29,7 @@ _GROUP: Final = 64
 _POWER: Final = 3
 _EPSILON: Final = 1e-12
 _PREFIX: Final = "rule_"
-#: Names in the order in which they are stored; rules saved by older versions lack the last ones.
-_SETTINGS: Final = ("unit_rows", "classifier_share", "alpha", "square_roots", "group_weight")
+_SETTINGS: Final = ("unit_rows", "alpha", "square_roots", "group_weight")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,6 @@ class PredictionRule:
     class_columns: NDArray[np.int64]  # (c,) int64, group of each class of the classifier
     # predicts all groups from their means; ``None`` if every group is a labeled class
     groups: LinearSoftmaxClassifier | None
-    classifier_share: float  # fraction of the known groups' probability that the classifier sets; 1 except in old rules
     alpha: float  # weight of the probabilities of the nearest stored images, in [0, 1)
     shares: NDArray[np.float32]  # (n, k) float32 group probabilities of stored images; 0 for images not grouped
     temperature: float | None  # for computing confidences; ``None`` if the confidence is unknown
@@ -86,29 +86,27 @@ class PredictionRule:
             params: parameters of the result.
         """
         own = {name.removeprefix(_PREFIX): values for name, values in arrays.items() if name.startswith(_PREFIX)}
-        if not own:
+        if not own or len(own["settings"]) != len(_SETTINGS):
             return None
 
         def linear(name: str) -> LinearSoftmaxClassifier | None:
             there = f"{name}_weights" in own
             return LinearSoftmaxClassifier(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
 
-        # older rules have the same factor for all classes, which is their last setting
-        settings = dict(zip((*_SETTINGS, "own_group"), own["settings"].tolist(), strict=False))
+        settings = dict(zip(_SETTINGS, own["settings"].tolist(), strict=True))
         return cls(
             class_of_group=np.where(np.asarray(arrays["new_classes"], dtype=bool), -1, 0),
             unit_rows=bool(settings["unit_rows"]),
             classifier=linear("classifier"),
             class_columns=own["class_columns"],
             groups=linear("groups"),
-            classifier_share=settings["classifier_share"],
             alpha=settings["alpha"],
             shares=own["shares"],
             temperature=float(params["temperature"]),
             rows=own.get("rows"),
-            square_roots=bool(settings.get("square_roots", False)),
-            group_weight=settings.get("group_weight", 1.0),
-            own_group=own.get("own_group", settings.get("own_group", 1.0)),
+            square_roots=bool(settings["square_roots"]),
+            group_weight=settings["group_weight"],
+            own_group=own["own_group"],
         )
 
     def predict_without_neighbors(self, features: NDArray[np.float32]) -> Doubles:
@@ -126,7 +124,6 @@ class PredictionRule:
             by_class,
             columns,
             self.class_of_group < 0,
-            classifier_share=self.classifier_share,
             group_weight=self.group_weight,
             own_group=self.own_group,
         )
@@ -224,7 +221,6 @@ def blend_with_classifier(
     columns: NDArray[np.int64],
     is_new: NDArray[np.bool_],
     *,
-    classifier_share: float,
     group_weight: float,
     own_group: Doubles | float,
 ) -> Doubles:
@@ -235,7 +231,6 @@ def blend_with_classifier(
         class_probabilities: (m, c) from the classifier.
         columns: (c,) group of each class.
         is_new: (k,) whether a group is a new class.
-        classifier_share: fraction of the known groups' probability that the classifier distributes, in [0, 1].
         group_weight: fraction of new groups' probability that they keep, in (0, 1]; the classifier gets the rest.
         own_group: factor(s) (c,) >= 1 by which the classifier's probability of the class of an image's own group is
             weighted.
@@ -245,8 +240,7 @@ def blend_with_classifier(
     known = group_probabilities[:, columns].sum(axis=1, keepdims=True)
     lost = (1 - group_weight) * group_probabilities[:, is_new].sum(axis=1, keepdims=True)
     blended = np.where(is_new, group_weight * group_probabilities, group_probabilities)
-    blended[:, columns] *= 1 - classifier_share
-    blended[:, columns] += (classifier_share * known + lost) * class_probabilities
+    blended[:, columns] = (known + lost) * class_probabilities
     return blended
 
 
@@ -274,7 +268,6 @@ def build_nearest_mean_rule(
         classifier=None,
         class_columns=np.zeros(0, dtype=np.int64),
         groups=build_nearest_mean_classifier(means, 1.0),
-        classifier_share=0.0,
         alpha=0.0,
         shares=np.zeros((0, len(is_new)), dtype=np.float32),
         temperature=None,

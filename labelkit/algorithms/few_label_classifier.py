@@ -139,7 +139,6 @@ class RefittableClassifier:
             classifier=self.fit_classifier(labels, classes) if len(classes) else None,
             class_columns=_columns(classes, class_of_group),
             groups=build_nearest_mean_classifier(means, _GROUP_TEMPERATURE * self._scale),
-            classifier_share=1.0,
             own_group=_own_group_factors(np.array([self._weights(np.flatnonzero(labels == c)).sum() for c in classes])),
             alpha=ALPHA,
             shares=probabilities.astype(np.float32),
@@ -181,7 +180,6 @@ class RefittableClassifier:
                 start,
                 columns,
                 class_of_group < 0,
-                classifier_share=1.0,
                 group_weight=group_weight,
                 own_group=_own_group_factors(seeds.sum(axis=0)),
             )

@@ -129,7 +129,7 @@ def test_embeddings_that_are_never_negative_count_by_their_square_roots(
         answer(store, num_clusters=CLASSES)
 
     one, two = (read_result(store, "answer").arrays for store in (plain, rooted))
-    assert [arrays["rule_settings"][3] for arrays in (one, two)] == [1, 0]
+    assert [arrays["rule_settings"][2] for arrays in (one, two)] == [1, 0]
     # rounding moves single images between near groups
     assert (one["group_ids"] == two["group_ids"]).mean() > 0.9
     np.testing.assert_allclose(one["confidence"], two["confidence"], atol=0.2)
@@ -147,7 +147,7 @@ def test_groups_count_by_the_evidence_for_them_unless_they_are_said_to_be_there(
     assert groups["num_classes"] > OLD
     assert groups["group_weight"] == weight
     arrays = read_result(store, "answer").arrays
-    assert arrays["rule_settings"][4] == weight
+    assert arrays["rule_settings"][3] == weight
     assert arrays["new_classes"][arrays["group_ids"]].any() == (weight == 1)
 
 
