@@ -117,9 +117,6 @@ class MultiViewDistillationLoss(TemperatureLoss):
         over the pairs; the mean follows the released code.
     """
 
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__(temperature)
-
     def forward(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Return the mean loss over view pairs and images."""
         losses = []
@@ -161,9 +158,6 @@ class MaskedPatchLoss(TemperatureLoss):
         J. Zhou et al., "iBOT: Image BERT Pre-Training with Online Tokenizer" (ICLR 2022), Eq. 2. The text sums over
         patches; the mean over those of an image follows the released code.
     """
-
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__(temperature)
 
     def forward(self, outputs: Tensor, targets: Tensor, image: Tensor, num_images: int) -> Tensor:
         """Return the mean loss over images."""

@@ -37,6 +37,8 @@ GLOBAL_PAIRS = ((0, 1), (1, 0))
 MIN_TOKENS = 1.0
 #: Entropy weight and iterations of Sinkhorn (Leopart).
 SK_EPSILON, SK_ITERATIONS = 0.05, 3
+#: Temperature of the prototypes' softmax over images (tau_3).
+PROTOTYPE_TEMPERATURE = 0.1
 #: Number of patches in the logged mean cosine: enough to be reliable, few enough to cost almost nothing.
 MAX_VECTORS = 1024
 
@@ -72,7 +74,7 @@ class CoTAPObjective(nn.Module):
         self._sizes = (image_size, image_size, *[config.local_size] * config.num_local_views)
         self.assignment = SoftAssignmentLoss(config.student_temperature)
         self.ranking = DenseRankingLoss(config.ranking_loss, is_finite=True)  # see ``_check_finite``
-        self.entropy = PrototypeEntropyLoss()
+        self.entropy = PrototypeEntropyLoss(PROTOTYPE_TEMPERATURE)
 
     @property
     def uses_class_tokens(self) -> bool:
