@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gather_object
+from accelerate.utils import InitProcessGroupKwargs, gather_object
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -102,14 +102,6 @@ class Runtime:
     def barrier(self) -> None:
         """Wait until all processes have reached this point."""
         self._accelerator.wait_for_everyone()
-
-    def broadcast_text(self, text: str) -> str:
-        """Share the main process's text with every process and return it."""
-        if self.world_size == 1:
-            return text
-        shared = [text]
-        broadcast_object_list(shared)
-        return shared[0]
 
     @property
     def has_slow_communication(self) -> bool:

@@ -132,8 +132,7 @@ class Trainer:
         self._received: list[int] = []
         self._writer: CheckpointWriter | None = None
         if run is not None:
-            share, barrier = runtime.broadcast_text, runtime.barrier
-            self._writer = CheckpointWriter(run.checkpoints, rank=runtime.rank, share=share, barrier=barrier)
+            self._writer = CheckpointWriter(run.checkpoints, rank=runtime.rank, barrier=runtime.barrier)
 
     def _with_workers(self, config: RunConfig) -> RunConfig:
         """Return the options with the number of decoding processes filled in."""

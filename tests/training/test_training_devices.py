@@ -25,7 +25,6 @@ from labelkit.training.devices import Runtime
 runtime = Runtime(device="cpu")
 rank, size = runtime.rank, runtime.world_size
 assert size == 2
-assert runtime.broadcast_text(f"rank {rank}") == "rank 0"
 assert runtime.reduce_flags([False, rank == 1, True]) == [False, True, True]
 assert runtime.mean(torch.tensor(float(rank))).item() == 0.5
 table = torch.arange(30.0).reshape(10, 3)
