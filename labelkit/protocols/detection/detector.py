@@ -279,16 +279,15 @@ class CascadeRoIHeads(nn.Module):
             logits, offsets = _predict(stage, features, proposals, image_shapes)
             classes, boxes = stage_losses(logits, offsets, torch.cat(labels), torch.cat(wanted))
             losses[f"stage{number}_classes"], losses[f"stage{number}_boxes"] = weight * classes, weight * boxes
-            if stage.has_mask():
-                found = [torch.where(own > 0)[0] for own in labels]
-                masked = [boxes[rows] for boxes, rows in zip(proposals, found, strict=True)]
-                losses[f"stage{number}_masks"] = weight * maskrcnn_loss(
-                    _mask_logits(stage, features, masked, image_shapes),
-                    masked,
-                    [target["masks"] for target in targets],
-                    [target["labels"] for target in targets],
-                    [own[rows] for own, rows in zip(matched, found, strict=True)],
-                )
+            found = [torch.where(own > 0)[0] for own in labels]
+            masked = [boxes[rows] for boxes, rows in zip(proposals, found, strict=True)]
+            losses[f"stage{number}_masks"] = weight * maskrcnn_loss(
+                _mask_logits(stage, features, masked, image_shapes),
+                masked,
+                [target["masks"] for target in targets],
+                [target["labels"] for target in targets],
+                [own[rows] for own, rows in zip(matched, found, strict=True)],
+            )
             proposals = apply_offsets(stage, offsets.detach(), proposals, image_shapes)
         return losses
 
@@ -312,13 +311,11 @@ class CascadeRoIHeads(nn.Module):
             {"boxes": own, "scores": share, "labels": label}
             for own, share, label in zip(boxes, shares, labels, strict=True)
         ]
-        if last.has_mask():
-            parts = [
-                maskrcnn_inference(_mask_logits(stage, features, boxes, image_shapes), labels)
-                for stage in self._heads()
-            ]
-            for entry, *masks in zip(found, *parts, strict=True):
-                entry["masks"] = torch.stack(masks).mean(dim=0)
+        parts = [
+            maskrcnn_inference(_mask_logits(stage, features, boxes, image_shapes), labels) for stage in self._heads()
+        ]
+        for entry, *masks in zip(found, *parts, strict=True):
+            entry["masks"] = torch.stack(masks).mean(dim=0)
         return found
 
     def _heads(self) -> Sequence[RoIHeads]:
