@@ -48,7 +48,7 @@ from torchvision.ops.poolers import initLevelMapper
 
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
-from labelkit.models.backbones.vit import find_patch_embedding, keep_window_size, patch_size
+from labelkit.models.backbones.vit import find_patch_embedding, patch_size
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.protocols.segmentation.pyramid_heads import extract_level_maps
@@ -133,7 +133,6 @@ class DetectionBackbone(nn.Module):
             self.divisible = math.lcm(_STRIDES[-1], side)
             self.pyramid: nn.Module = SimplePyramid(backbone.info.feature_dim, self.stride)
         else:
-            keep_window_size(backbone.net)
             self.divisible = _STRIDES[-1]
             widths, self.strides = self._stages(image_size)
             self.pyramid = FeaturePyramidNetwork(widths, WIDTH)
@@ -171,7 +170,7 @@ class DetectionBackbone(nn.Module):
                 maps = self._maps(images)
         except AssertionError as error:  # raised by timm for a wrong size
             problem = f"does not accept images of arbitrary size ({error})"
-            raise ConfigError(info.name, problem, "Choose a plain ViT, a Swin or a convolutional network.") from error
+            raise ConfigError(info.name, problem, "Choose a plain ViT or a convolutional network.") from error
         strides = tuple(side // one.shape[-2] for one in maps)
         if any(2 ** round(math.log2(stride)) != stride for stride in strides):
             raise ConfigError(info.name, f"strides {strides} are not powers of two", "Choose another network.")
