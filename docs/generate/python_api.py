@@ -15,7 +15,6 @@ PACKAGES = {
     "labelkit.losses": "Losses",
     "labelkit.algorithms": "Algorithms",
     "labelkit.metrics": "Metrics",
-    "labelkit.models": "Models",
     "labelkit.store": "Stores",
     "labelkit.errors": "Errors",
 }

@@ -139,13 +139,9 @@ class BatchStatisticsSum:
         Args:
             combine: function that sums a tensor over processes.
         """
-        if not self._layers:
-            return
         total = combine(torch.cat([sums.cpu() for sums in self._sums], dim=1))
         parts = torch.split(total, [layer.num_features for layer in self._layers], dim=1)
         for layer, (mean, variance, images) in zip(self._layers, parts, strict=True):
-            if float(images[0]) == 0:
-                raise ValueError("no images have passed through the network")
             assert layer.running_mean is not None
             assert layer.running_var is not None
             layer.running_mean.copy_(mean / images)

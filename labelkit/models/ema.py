@@ -114,11 +114,6 @@ class EMAChain(nn.Module, Generic[T]):
         return self.slow_master if self._is_formed else None
 
     @torch.no_grad()
-    def reset_to(self, student: T) -> None:
-        """Reset the teacher's weights to the student's, in place."""
-        self.teacher.load_state_dict(student.state_dict())
-
-    @torch.no_grad()
     def create_master_network(self) -> None:
         """Create the master as a copy of the teacher."""
         assert self.slow_master is not None

@@ -8,7 +8,7 @@ interact only with queries of the same image, block and head; only the teacher's
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -165,9 +165,7 @@ def paired_forward(
     return features
 
 
-def freeze_backbone(
-    vit: nn.Module, grad_from_block: int, train_stem: bool = False, linear_probe: bool = False
-) -> list[str]:
+def freeze_backbone(vit: nn.Module, grad_from_block: int, train_stem: bool = False, linear_probe: bool = False) -> None:
     """Freeze a ViT except for the blocks from ``grad_from_block`` on.
 
     Unless ``train_stem`` is set, everything else is frozen, including the final norm, class token,
@@ -179,9 +177,6 @@ def freeze_backbone(
         train_stem: whether to train everything; needs ``grad_from_block == 0``.
         linear_probe: whether to freeze everything; ``grad_from_block`` is then ignored.
 
-    Returns:
-        Names of the trainable parameters, in the order of the network.
-
     Raises:
         ConfigError: no block would be trained and ``linear_probe`` is off, the block is negative,
             or ``train_stem`` is set with frozen blocks.
@@ -189,38 +184,22 @@ def freeze_backbone(
     """
     if linear_probe:
         vit.requires_grad_(False)
-        return []
+        return
     if train_stem:
         if grad_from_block != 0:
             problem = f"a trainable stem before frozen blocks gets no gradients (grad_from_block {grad_from_block})"
             raise ConfigError("train_stem", problem, "Set grad_from_block to 0 as well.")
         vit.requires_grad_(True)
-        return [name for name, _ in vit.named_parameters()]
+        return
     depth = _depth(vit)
     if not 0 <= grad_from_block < depth:
         problem = f"there is no block {grad_from_block} to train in a backbone of {depth} blocks"
         raise ConfigError(
             "grad_from_block", problem, f"Choose 0 to {depth - 1}, or set linear_probe to train only the heads."
         )
-    trainable = []
     for name, parameter in vit.named_parameters():
         parts = name.split(".")
         parameter.requires_grad_(parts[0] == "blocks" and int(parts[1]) >= grad_from_block)
-        if parameter.requires_grad:
-            trainable.append(name)
-    return trainable
-
-
-def default_align_blocks(depth: int, kind: Literal["middle", "deep"]) -> tuple[int, ...]:
-    """Return the sorted 0-based indices of the blocks to align in a network of ``depth`` blocks.
-
-    Args:
-        depth: number of blocks, >= 1.
-        kind: ``"deep"`` for fine-grained classes: 8 and 9 of 12; ``"middle"`` for coarse ones: 3
-            and 4 of 12. For other depths, indices are scaled and rounded down, and duplicates merged.
-    """
-    twelfths = {"deep": (8, 9), "middle": (3, 4)}
-    return tuple(sorted({depth * part // 12 for part in twelfths[kind]}))
 
 
 def validate_block_indices(blocks: Collection[int], depth: int, name: str = "align_blocks") -> tuple[int, ...]:

@@ -64,7 +64,6 @@ class CheckpointWriter:
 
     folder: Path  # ``checkpoints`` in the run folder
     rank: int = 0  # index of this process
-    share: Callable[[str], str] = lambda text: text  # returns the main process's text on every process
     barrier: Callable[[], None] = lambda: None  # waits for all processes
     # step of the last checkpoint written before any sign of failure; never pruned, as later ones may be bad
     kept_step: int | None = None
@@ -105,12 +104,11 @@ class CheckpointWriter:
         state: dict[str, Any],
         metadata: Mapping[str, str],
     ) -> None:
-        name = self.share(f".tmp-{state['step']}-{secrets.token_hex(4)}")
-        temporary = self.folder / name
+        temporary = self.folder / f".tmp-{state['step']}"
         try:
             if self.rank == 0:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                temporary.mkdir()
+                shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
+                temporary.mkdir(parents=True)
             self.barrier()
             commit_bytes(temporary / rank_file_name(self.rank), _serialize(per_rank, {}))
             if self.rank == 0:

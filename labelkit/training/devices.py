@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gather_object
+from accelerate.utils import InitProcessGroupKwargs, gather_object
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -102,14 +102,6 @@ class Runtime:
     def barrier(self) -> None:
         """Wait until all processes have reached this point."""
         self._accelerator.wait_for_everyone()
-
-    def broadcast_text(self, text: str) -> str:
-        """Share the main process's text with every process and return it."""
-        if self.world_size == 1:
-            return text
-        shared = [text]
-        broadcast_object_list(shared)
-        return shared[0]
 
     @property
     def has_slow_communication(self) -> bool:
@@ -303,7 +295,7 @@ def explain_nondeterminism() -> Iterator[None]:
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed the global generators of torch, NumPy and Python for one training step.
 
-    NumPy and Python are seeded for third-party code, and so that equal runs store equal generator states.
+    NumPy and Python are seeded for third-party code.
     """
     generator = keyed_generator(seed, "step", step, rank)
     torch.manual_seed(int(generator.integers(2**63 - 1)))
@@ -312,30 +304,18 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
-    """Return the states of the global generators of torch, NumPy and Python, and of CUDA on a GPU."""
+    """Return the states of torch's global generators, which hooks after the last step of an epoch may use."""
     states = {"torch": torch.get_rng_state()}
     if device.type == "cuda":  # in a CPU run, the query would allocate GPU memory
         states["cuda"] = torch.cuda.get_rng_state(device)
-    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    states["numpy_keys"] = torch.from_numpy(np.asarray(keys).astype(np.int64))
-    states["numpy_rest"] = torch.tensor([position, has_gauss, cached], dtype=torch.float64)
-    version, internal, gauss = random.getstate()
-    states["python"] = torch.tensor([version, *internal], dtype=torch.int64)
-    states["python_gauss"] = torch.tensor([float("nan") if gauss is None else gauss], dtype=torch.float64)
     return states
 
 
 def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
-    """Restore the generator states returned by ``generator_states``, possibly on another device."""
+    """Restore the states returned by ``generator_states``, possibly on another device."""
     torch.set_rng_state(states["torch"])
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)
-    position, has_gauss, cached = states["numpy_rest"].tolist()
-    keys = states["numpy_keys"].numpy().astype(np.uint32)
-    np.random.set_state(("MT19937", keys, int(position), int(has_gauss), cached))
-    version, *internal = states["python"].tolist()
-    gauss = float(states["python_gauss"][0])
-    random.setstate((version, tuple(internal), None if gauss != gauss else gauss))
 
 
 class DeterministicResize(TorchFunctionMode):

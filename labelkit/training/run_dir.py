@@ -55,17 +55,9 @@ class RunDir:
         self.writes = writes
         self._lock: IO[bytes] | None = None
         self._metrics: IO[bytes] | None = None
-        self._begun = False
-
-    @property
-    def begun(self) -> bool:
-        """Return whether a new run has begun, so that it can be resumed."""
-        return self._begun
-
-    @property
-    def checkpoints(self) -> Path:
-        """Return the folder of the checkpoints."""
-        return self.path / "checkpoints"
+        self.checkpoints = path / "checkpoints"
+        #: whether a new run has begun, so that it can be resumed
+        self.begun = False
 
     def open(self, *, resume: bool, overwrite: bool) -> None:
         """Create or reuse the run folder, and lock it; its contents do not change before ``begin``.
@@ -109,7 +101,7 @@ class RunDir:
                 self._clear()
             except OSError as error:
                 raise convert_os_error(error, str(self.path)) from error
-            self._begun = True
+            self.begun = True
             self.update_options(method, options)
 
     def update_options(self, method: str, options: Mapping[str, Any]) -> None:
@@ -120,9 +112,9 @@ class RunDir:
 
     def remove_if_untrained(self) -> None:
         """Unless training has begun, remove the files written by this process, and the folder if it is then empty."""
-        if self._lock is None or (self._begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
+        if self._lock is None or (self.begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
             return
-        if self._begun:
+        if self.begun:
             self._clear()
         if {entry.name for entry in self.path.iterdir()} == {LOCK}:
             (self.path / LOCK).unlink()

@@ -132,8 +132,7 @@ class Trainer:
         self._received: list[int] = []
         self._writer: CheckpointWriter | None = None
         if run is not None:
-            share, barrier = runtime.broadcast_text, runtime.barrier
-            self._writer = CheckpointWriter(run.checkpoints, rank=runtime.rank, share=share, barrier=barrier)
+            self._writer = CheckpointWriter(run.checkpoints, rank=runtime.rank, barrier=runtime.barrier)
 
     def _with_workers(self, config: RunConfig) -> RunConfig:
         """Return the options with the number of decoding processes filled in."""
@@ -300,7 +299,6 @@ class Trainer:
         shown = [f"loss {metrics['loss']:.4f}"]
         if self.monitor is not None:
             shown += self.monitor.describe(metrics)
-        shown += self.method.describe(metrics)
         where = f"step {self.clock.step}"
         if self.config.epoch_config is not None:
             where = f"epoch {self.clock.epoch + 1}/{self.config.epoch_config.epochs}"

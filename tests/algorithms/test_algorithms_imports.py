@@ -3,7 +3,6 @@ import sys
 from types import ModuleType
 
 import labelkit.algorithms
-import labelkit.models
 import labelkit.store
 import pytest
 
@@ -21,7 +20,7 @@ def test_importing_loads_nothing_heavy(modules: str, heavy: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
 
 
-@pytest.mark.parametrize("package", [labelkit.algorithms, labelkit.models, labelkit.store])
+@pytest.mark.parametrize("package", [labelkit.algorithms, labelkit.store])
 def test_every_public_name_is_there(package: ModuleType) -> None:
     for name in package.__all__:
         assert callable(getattr(package, name))

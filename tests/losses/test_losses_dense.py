@@ -48,8 +48,8 @@ def test_assignment_loss_of_sinkhorn_targets_is_that_of_the_specification() -> N
 
 def test_assignment_loss_is_log_k_for_equal_logits_and_zero_without_rows() -> None:
     logits = torch.zeros(3, 5, requires_grad=True)
-    assert float(SoftAssignmentLoss()(logits.detach(), torch.full((3, 5), 0.2))) == pytest.approx(math.log(5))
-    nothing = SoftAssignmentLoss()(logits[:0], torch.zeros(0, 5))
+    assert float(SoftAssignmentLoss(0.1)(logits.detach(), torch.full((3, 5), 0.2))) == pytest.approx(math.log(5))
+    nothing = SoftAssignmentLoss(0.1)(logits[:0], torch.zeros(0, 5))
     nothing.backward()
     assert float(nothing.detach()) == 0
     assert torch.equal(logits.grad, torch.zeros(3, 5))

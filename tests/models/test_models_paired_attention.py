@@ -10,7 +10,6 @@ from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.paired_attention import (
     KeyUpdateParams,
     UnsupportedBackboneError,
-    default_align_blocks,
     freeze_backbone,
     paired_forward,
 )
@@ -76,13 +75,14 @@ def test_frozen_prefix_without_gradients_changes_neither_outputs_nor_gradients(a
     results = []
     for grad_from_block, train_stem in ((0, True), (2, False)):
         vit = tiny_vit()
-        names = freeze_backbone(vit, 2)
+        freeze_backbone(vit, 2)
         features = paired_forward(
             vit, weak, strong, update=KeyUpdateParams(), align_blocks=align,
             grad_from_block=grad_from_block, train_stem=train_stem,
         )  # fmt: skip
         features.pow(3).sum().backward()
-        results.append((features.detach(), {name: dict(vit.named_parameters())[name].grad for name in names}))
+        trained = {name: value.grad for name, value in vit.named_parameters() if value.requires_grad}
+        results.append((features.detach(), trained))
 
     torch.testing.assert_close(results[0][0], results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1])
@@ -182,19 +182,12 @@ def test_any_network_will_do_as_a_whole() -> None:
 def test_freezing_leaves_the_chosen_blocks() -> None:
     vit = tiny_vit()
 
-    names = freeze_backbone(vit, 1)
-
+    freeze_backbone(vit, 1)
+    names = [name for name, value in vit.named_parameters() if value.requires_grad]
     assert names == [name for name, _ in vit.named_parameters() if name.startswith(("blocks.1.", "blocks.2."))]
-    assert [name for name, value in vit.named_parameters() if value.requires_grad] == names
-    assert len(freeze_backbone(vit, 0, train_stem=True)) == len(list(vit.parameters()))
-    assert vit.cls_token.requires_grad
-    assert freeze_backbone(vit, 3, linear_probe=True) == []
+
+    freeze_backbone(vit, 0, train_stem=True)
+    assert all(value.requires_grad for value in vit.parameters())
+
+    freeze_backbone(vit, 3, linear_probe=True)
     assert not any(value.requires_grad for value in vit.parameters())
-
-
-@pytest.mark.parametrize(
-    ("depth", "kind", "expected"),
-    [(12, "deep", (8, 9)), (12, "middle", (3, 4)), (4, "deep", (2, 3)), (4, "middle", (1,)), (24, "deep", (16, 18))],
-)
-def test_default_blocks_scale_with_depth(depth: int, kind: Any, expected: tuple[int, ...]) -> None:
-    assert default_align_blocks(depth, kind) == expected

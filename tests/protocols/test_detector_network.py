@@ -43,7 +43,7 @@ def test_a_simple_pyramid_has_four_strides_and_the_parameters_of_its_parts() -> 
     assert sum(weights.numel() for weights in pyramid.parameters()) == after + 2 * doubled + doubled_again
 
 
-@pytest.mark.parametrize("name", ["vit_micro_p8_64", "resnet18", "swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize("name", ["vit_micro_p8_64", "resnet18"])
 def test_maps_of_a_backbone_have_the_strides_that_it_says(name: str) -> None:
     body = DetectionBackbone(BackboneNetwork(name, seed=0).backbone.eval(), 64)
     levels = body(torch.zeros(1, 3, 64, 128))
@@ -153,4 +153,4 @@ def test_what_has_no_backbone_or_no_maps_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no feature maps from several depths"):
         build_detector(BackboneNetwork("resnet20_cifar", seed=0), "mask-rcnn", 2, **SIZE, seed=0)
     with pytest.raises(ConfigError, match="does not accept images of arbitrary size"):
-        build_detector(BackboneNetwork("swinv2_cr_tiny_ns_224", seed=0), "mask-rcnn", 2, **SIZE, seed=0)
+        build_detector(BackboneNetwork("swin_tiny_patch4_window7_224", seed=0), "mask-rcnn", 2, **SIZE, seed=0)

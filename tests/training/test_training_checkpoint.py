@@ -85,18 +85,15 @@ def test_one_checkpoint_can_be_named(writer: CheckpointWriter) -> None:
 
 
 def test_every_process_writes_its_file_and_the_main_one_seals_them(tmp_path: Path) -> None:
-    shared: list[str] = []
-
-    def share(text: str) -> str:
-        shared.append(text)
-        return shared[0]
+    barriers: list[int] = []
 
     def other_rank() -> None:
-        if len(shared) == 1:  # the first barrier: the folder is there, rank 1 writes next to rank 0
-            other = CheckpointWriter(tmp_path, rank=1, share=share)
+        barriers.append(0)
+        if len(barriers) == 1:  # the folder is there, rank 1 writes next to rank 0
+            other = CheckpointWriter(tmp_path, rank=1)
             other._write(tmp_path / "step-00000001", **_tensors(1), state={"step": 1}, metadata={})
 
-    main = CheckpointWriter(tmp_path, rank=0, share=share, barrier=other_rank)
+    main = CheckpointWriter(tmp_path, rank=0, barrier=other_rank)
     folder = _save(main, 1)
     assert set(verify_checkpoint(folder)["files"]) == {MODEL, TRAINING, rank_file_name(0), rank_file_name(1)}
 

@@ -6,7 +6,7 @@ A student learns the assignments of its own moving average.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -51,25 +51,21 @@ class RunningCenter(nn.Module):
         super().__init__()
         self.value: Tensor = nn.Buffer(torch.zeros(num_outputs))
         self._decay = decay
-        self._seen: list[tuple[Tensor, int]] = []
-
-    def reset(self) -> None:
-        """Discard the outputs collected so far; call at the start of a step."""
-        self._seen = []
+        # sums of the step's outputs (k,), and their number
+        self._sums: Tensor | None = None
 
     @torch.no_grad()
     def collect(self, outputs: Tensor) -> None:
-        """Collect outputs (n, k) for the update at the end of the step."""
-        self._seen.append((outputs.float().sum(dim=0), len(outputs)))
+        """Keep the sum of the step's outputs (n, k) for the update after the step."""
+        sums = outputs.float().sum(dim=0)
+        self._sums = torch.cat((sums, sums.new_full((1,), len(outputs))))
 
     @torch.no_grad()
     def update(self, state: TrainState) -> None:
-        """Update the center with the mean of the outputs collected in this step on all processes."""
-        sums = torch.stack([total for total, _ in self._seen]).sum(dim=0)
-        count = sums.new_full((1,), float(np.sum([n for _, n in self._seen])))
-        both = state.combine(torch.cat((sums, count)), "sum")
+        """Update the center with the mean of the step's outputs on all processes."""
+        assert self._sums is not None
+        both = state.combine(self._sums, "sum")
         self.value.lerp_((both[:-1] / both[-1]).to(self.value), 1 - self._decay)
-        self._seen = []
 
 
 def temperature_ramp(start: float, end: float, steps: int) -> Callable[[int], float]:
@@ -117,9 +113,6 @@ class MultiViewDistillationLoss(TemperatureLoss):
         over the pairs; the mean follows the released code.
     """
 
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__(temperature)
-
     def forward(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Return the mean loss over view pairs and images."""
         losses = []
@@ -162,9 +155,6 @@ class MaskedPatchLoss(TemperatureLoss):
         patches; the mean over those of an image follows the released code.
     """
 
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__(temperature)
-
     def forward(self, outputs: Tensor, targets: Tensor, image: Tensor, num_images: int) -> Tensor:
         """Return the mean loss over images."""
         if outputs.shape != targets.shape or image.shape != outputs.shape[:1]:
@@ -205,9 +195,7 @@ class DistillationMethod(EMATargetMethod[DistillationConfigT, DistillationNetwor
 
     def center(self, kind: CenterKind) -> RunningCenter:
         """Return the running center of the target's outputs for class tokens or patches."""
-        center = self.centers[kind]
-        assert isinstance(center, RunningCenter)
-        return center
+        return cast(RunningCenter, self.centers[kind])
 
     def _named_centers(self) -> dict[CenterKind, RunningCenter]:
         return {of: self.center(of) for of in ("image", "patch") if of in self.centers}
@@ -215,12 +203,6 @@ class DistillationMethod(EMATargetMethod[DistillationConfigT, DistillationNetwor
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single training phase, which mixes both datasets in each batch."""
         return (self.mixed_phase(rows, self.views()),)
-
-    def on_step_start(self, state: TrainState) -> None:
-        """Reset the outputs collected for the centers."""
-        super().on_step_start(state)
-        for center in self._named_centers().values():
-            center.reset()
 
     def on_gradients(self, state: TrainState) -> None:
         """Discard the last layer's gradients during the first steps, so that the layer stays unchanged."""

@@ -38,9 +38,6 @@ class SoftAssignmentLoss(TemperatureLoss):
         "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 3, 5, as in DINO and Leopart.
     """
 
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__(temperature)
-
     def forward(self, logits: Tensor, assignments: Tensor) -> Tensor:
         """Return the mean loss over rows."""
         if logits.shape != assignments.shape:
@@ -163,9 +160,6 @@ class PrototypeEntropyLoss(TemperatureLoss):
     Source:
         "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 15 and 16.
     """
-
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__(temperature)
 
     def forward(self, prototypes: Tensor, images: Tensor) -> Tensor:
         """Return the loss for prototypes (m, d) and image features (b, d)."""

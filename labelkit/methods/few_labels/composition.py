@@ -103,7 +103,7 @@ class Composition(nn.Module):
             self.converters = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
         else:
             self.decision = copy_for_ema(_get_staged_network(student).stages[-1])
-            width = _joined_width(student)
+            width = next(layer for layer in self.decision.modules() if isinstance(layer, nn.Conv2d)).in_channels
             self.converters = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(3))
         self.requires_grad_(False)
         self.initialize_composition(student)
@@ -191,17 +191,6 @@ def _get_staged_network(network: StudentNetwork) -> StagedNetwork:
     return net
 
 
-def _joined_width(student: StudentNetwork) -> int:
-    """Return the number of channels at the composition layer, determined with an all-zero image."""
-    spec, network = student.input_spec, _get_staged_network(student)
-    was_training = network.training
-    network.eval()
-    with torch.no_grad():
-        maps = network.run_early_stages(next(network.parameters()).new_zeros(1, spec.channels, spec.size, spec.size))
-    network.train(was_training)
-    return int(maps.shape[1])
-
-
 class MasterTrainer:
     """Trainer of the master network after a block of updates; ``state.epoch`` is the number of the block.
 
@@ -239,8 +228,7 @@ class MasterTrainer:
 
         Returns:
             Means of J_X (``cross_entropy``), J_C (``agreement``) and J_D (``discrimination``) over the last quarter of
-            the updates; ``eta``; number of distinct ``centroids``, of which J_D needs two; norm of each network's
-            converter, initially (channels)^0.5 / 3.
+            the updates; and ``eta``.
         """
         master, steps = self.master, self.steps
         master.previous.load_state_dict((student if is_first else master.current).state_dict())
@@ -275,13 +263,7 @@ class MasterTrainer:
         composition.load_state_dict(shadow.state_dict())
         recalibrate_bn(master, self.state, self.rows, part=composition)
         means = dict(zip(("cross_entropy", "agreement", "discrimination"), (sums / sums[3]).tolist(), strict=False))
-        weights = [next(converter.parameters()).detach() for converter in composition.converters]
-        lengths = {
-            name: float(weight.norm())
-            for name, weight in zip(("current", "previous", "averaged"), weights, strict=True)
-        }
-        centroids = 0 if self._centroids is None else len(self._centroids)
-        return {**means, "eta": eta, "centroids": float(centroids), **lengths}
+        return {**means, "eta": eta}
 
     @property
     def _unlabeled(self) -> NDArray[np.int64]:

@@ -288,7 +288,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Copy the student to the EMA network, since its weights may have been loaded from elsewhere."""
-        self.chain.reset_to(self.network)
+        self.chain.teacher.load_state_dict(self.network.state_dict())
 
     def on_step_end(self, state: TrainState) -> None:
         """Update the EMA network."""

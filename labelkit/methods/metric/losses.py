@@ -1,7 +1,8 @@
-"""Metric learning losses on unit embeddings, from pytorch-metric-learning (imported when a loss is built).
+"""Metric learning losses on unit embeddings; those with class vectors are from pytorch-metric-learning.
 
 Similarity is the cosine; references are the batch itself, or a memory of embeddings from earlier steps. Pairs of an
-image and its own copy in the memory are excluded before mining; the library excludes them only afterwards.
+image and its own copy in the memory are excluded before mining; the library excludes them only afterwards. Pairs are
+masks, since the library's lists of pairs would require a synchronization with a GPU.
 """
 
 from typing import Any
@@ -47,8 +48,6 @@ class _PairLoss(nn.Module):
 
     #: Margin of the mining; ``None``: all pairs.
     epsilon: float | None = None
-    #: The library's loss, used on a CPU; on a GPU, its lists of pairs would require a synchronization.
-    loss: Any
 
     def forward(
         self,
@@ -69,20 +68,14 @@ class _PairLoss(nn.Module):
             if reference_labels is None:
                 raise ValueError("reference requires reference_labels")
             positive, negative = pair_masks(labels, reference_labels, self_indices)
+            similarities = anchors @ reference.T
             if self.epsilon is not None:
                 with torch.no_grad():
-                    positive, negative = hard_pair_masks(anchors @ reference.T, positive, negative, self.epsilon)
-            if self.loss is None or anchors.device.type != "cpu":
-                return self.loss_from_similarities(anchors @ reference.T, positive, negative)
-            found = (*torch.where(positive), *torch.where(negative))
-            if not any(len(part) for part in found):
-                return anchors.sum() * 0
-            # the library ignores a single pair; repeating the pair changes neither a masked sum nor a mean
-            found = tuple(part.repeat(2) if len(part) == 1 else part for part in found)
-            return self.loss(anchors, labels, found, reference, reference_labels)
+                    positive, negative = hard_pair_masks(similarities, positive, negative, self.epsilon)
+            return self.loss_from_similarities(similarities, positive, negative)
 
     def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss from cosines and pair masks (b, r), as pytorch-metric-learning does, up to rounding."""
+        """Compute the loss from cosines (b, r) and masks (b, r) of positive and negative pairs."""
         raise NotImplementedError
 
 
@@ -110,19 +103,16 @@ class MultiSimilarityLoss(_PairLoss):
         - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if there is no hard pair.
 
     Source:
-        X. Wang et al., "Multi-Similarity Loss" (CVPR 2019); pytorch-metric-learning, whose loss this calls.
+        X. Wang et al., "Multi-Similarity Loss" (CVPR 2019); the same as in pytorch-metric-learning, up to rounding.
     """
 
     def __init__(self, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5, epsilon: float | None = 0.1) -> None:
-        from pytorch_metric_learning.losses import MultiSimilarityLoss as Library
-
         super().__init__()
-        self.loss = Library(alpha=alpha, beta=beta, base=base)
-        self.epsilon = epsilon
+        self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
 
     def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss from cosines and pair masks (b, r), as pytorch-metric-learning does, up to rounding."""
-        alpha, beta, base = self.loss.alpha, self.loss.beta, self.loss.base
+        """Compute the loss from cosines (b, r) and masks (b, r) of positive and negative pairs."""
+        alpha, beta, base = self.alpha, self.beta, self.base
         sums = [
             F.pad(values.masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(dim=1) / sharpness
             for values, mask, sharpness in (
@@ -151,16 +141,13 @@ class MemoryContrastiveLoss(_PairLoss):
     """
 
     def __init__(self, margin: float = 0.5) -> None:
-        from pytorch_metric_learning.distances import CosineSimilarity
-        from pytorch_metric_learning.losses import ContrastiveLoss
-
         super().__init__()
-        self.loss = ContrastiveLoss(pos_margin=1, neg_margin=margin, distance=CosineSimilarity())
+        self.margin = margin
 
     def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute the loss from cosines and pair masks (b, r), as pytorch-metric-learning does, up to rounding."""
-        attracted = (self.loss.pos_margin - similarities).relu() * positive
-        repelled = (similarities - self.loss.neg_margin).relu() * negative
+        """Compute the loss from cosines (b, r) and masks (b, r) of positive and negative pairs."""
+        attracted = (1 - similarities).relu() * positive
+        repelled = (similarities - self.margin).relu() * negative
         means = [values.sum() / (values > 0).sum().clamp(min=1) for values in (attracted, repelled)]
         return means[0] + means[1]
 
@@ -185,7 +172,6 @@ class ContrastiveBayesianLoss(_PairLoss):
         numbers of its code for GoogLeNet. The code treats any pair of similarity 1 as an image with itself.
     """
 
-    loss = None  # not in the library
     #: w. The released code sums over negatives where we take their mean: 75 matches its weight of 1 with the 75
     #: negatives of a batch of 16 classes with 5 images. A sum over a memory would dominate all other losses.
     variance_weight = 75.0

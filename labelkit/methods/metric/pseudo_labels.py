@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.clustering import kmeans
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.errors import DatasetError, DivergenceError
 from labelkit.training.method import TrainState
 
 MAX_ITERATIONS = 50
@@ -57,26 +57,21 @@ class PseudoLabels(nn.Module):
             embeddings: (m, d) float, averaged to centroids; may be the same as ``points``.
             state: training state.
 
+        Returns:
+            Share of the clusters with a single image, and share of the images that moved to another cluster.
+
         Raises:
-            ConfigError: there are more clusters than images.
             DatasetError: clusters stay empty because too many images are identical.
             DivergenceError: the same after the first clustering, since then the features have collapsed.
         """
         k, rows, epoch = self.num_clusters, self.rows, state.epoch
-        if k > len(rows):
-            problem = f"{k} exceeds the number of images ({len(rows)})"
-            raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
-        ids, inertia = torch.zeros(len(rows), dtype=torch.int64), torch.zeros((), dtype=torch.float64)
+        ids = torch.zeros(len(rows), dtype=torch.int64)
         if state.is_main:  # on all processes, identical runs would compete for the same CPU
-            found = kmeans(
-                points.numpy(),
-                k,
-                generator=keyed_generator(self.seed, "pseudo-labels", epoch),
-                num_inits=3 if k <= 1000 else 1,
-                max_iter=MAX_ITERATIONS,
-            )
-            ids, inertia = torch.from_numpy(found.cluster_ids), torch.tensor(found.inertia, dtype=torch.float64)
-        ids, inertia = state.combine(ids, "sum"), state.combine(inertia, "sum")
+            generator = keyed_generator(self.seed, "pseudo-labels", epoch)
+            num_inits = 3 if k <= 1000 else 1
+            found = kmeans(points.numpy(), k, generator=generator, num_inits=num_inits, max_iter=MAX_ITERATIONS)
+            ids = torch.from_numpy(found.cluster_ids)
+        ids = state.combine(ids, "sum")
         counts = np.bincount(ids.numpy(), minlength=k)
         empty = int((counts == 0).sum())
         if empty and not self.is_empty:
@@ -96,14 +91,7 @@ class PseudoLabels(nn.Module):
         self.cluster_ids.fill_(-1)
         self.cluster_ids[torch.from_numpy(rows)] = ids.to(self.cluster_ids.device)
         self.epoch.fill_(epoch)
-        return {
-            "min_count": float(counts.min()),
-            "median_count": float(np.median(counts)),
-            "max_count": float(counts.max()),
-            "singles": float((counts == 1).mean()),
-            "moved": moved,
-            "inertia": float(inertia) / len(rows),
-        }
+        return {"singles": float((counts == 1).mean()), "moved": moved}
 
 
 def _moved_fraction(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:

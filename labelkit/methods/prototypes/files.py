@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from labelkit.algorithms.prototypes import (
 )
 from labelkit.cache import cache_folder
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import LabelkitError, StoreError
+from labelkit.errors import LabelkitError
 from labelkit.store.array_files import read_prototypes, write_prototypes
 from labelkit.store.commit import canonical_json
 
@@ -60,8 +61,8 @@ def load_or_compute_prototypes(
 
     New prototypes are cached. They depend on all arguments up to ``num_starts``. These, ``device`` and ``report`` are
     those of :func:`labelkit.algorithms.prototypes.spread_prototypes`; ``seed`` determines the initial values, or the
-    rotation and order of a closed form. A cache file that is damaged or has other contents is replaced, and failing to
-    write the cache is not an error; ``show_message`` reports both to the user.
+    rotation and order of a closed form. A cache file that is damaged or has other contents is replaced. If the cache
+    cannot be written, ``show_message`` says so.
 
     Raises:
         ValueError: a number is out of range.
@@ -149,9 +150,10 @@ def _load_or_compute(
     recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], show_note: Callable[[str], None]
 ) -> Prototypes:
     path = prototype_cache_path(recipe)
-    found = _read_cache(path, recipe, show_note) if path.exists() else None
-    if found is not None:
-        return Prototypes(found, recipe, "cache", path)
+    with suppress(LabelkitError):  # a missing or damaged file is written anew
+        found = read_prototypes(path)
+        if found.recipe == recipe:
+            return Prototypes(found.prototypes, recipe, "cache", path)
     vectors = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,17 +168,3 @@ def prototype_cache_path(recipe: dict[str, object]) -> Path:
     """Return the path of the cache file for prototypes with the given settings."""
     key = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:16]
     return cache_folder() / "prototypes" / f"{recipe['num_prototypes']}x{recipe['dim']}-{key}.h5"
-
-
-def _read_cache(path: Path, recipe: dict[str, object], show_note: Callable[[str], None]) -> NDArray[np.float32] | None:
-    try:
-        found = read_prototypes(path)
-    except (StoreError, OSError) as error:
-        problem = error.problem if isinstance(error, StoreError) else str(error)
-        show_note(f"{path}: {problem}; the prototypes are recomputed")
-        return None
-    shape = (recipe["num_prototypes"], recipe["dim"])
-    if found.recipe != recipe or found.prototypes.shape != shape:
-        show_note(f"{path}: does not contain the prototypes that its name indicates; they are recomputed")
-        return None
-    return found.prototypes

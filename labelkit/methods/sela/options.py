@@ -86,13 +86,6 @@ class SeLaConfig(StrongEmbeddingInputOptions, FreezeOptions, RepresentationTrain
             raise ValueError(f"num_clusters must have 1 or {self.num_heads} values, got {len(self.num_clusters)}")
         if any(k < 2 for k in self.num_clusters):
             raise ValueError(f"num_clusters must be at least 2, got {min(self.num_clusters)}")
-        if self.prior.startswith("zipf:"):
-            try:
-                exponent = float(self.prior.removeprefix("zipf:"))
-            except ValueError as error:
-                raise ValueError(f"prior must have a number after zipf:, such as zipf:1, got {self.prior}") from error
-            if not 0 <= exponent < float("inf"):
-                raise ValueError(f"prior must have a finite, nonnegative exponent, got {self.prior}")
         return self
 
     @property

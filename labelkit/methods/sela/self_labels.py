@@ -23,7 +23,6 @@ from labelkit.training.inputs import MethodInputs
 from labelkit.training.method import TrainState
 from labelkit.training.run_dir import IMAGES_SHA256, read_split
 
-DEAD_RANGE = 1e-6
 SLOW_ERROR, SLOW_ITERATIONS = 0.1, 100
 _CHUNK = 4096
 
@@ -31,8 +30,6 @@ _CHUNK = 4096
 def optimization_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str]:
     """Return warnings about a label optimization, keyed by kind; ``tolerance`` is the requested marginal error."""
     found, head = {}, record["head"]
-    if record["dead"]:
-        found["dead"] = f"head {head} outputs the same logits for all images, so its labels are arbitrary"
     reached = f"marginal error {record['marginal_error']:.2g} after {record['iterations']} passes"
     if record["empty_clusters"]:
         found["empty"] = f"head {head} has {record['empty_clusters']} empty clusters: lower --num-clusters"
@@ -169,17 +166,16 @@ class SelfLabels(nn.Module):
             Values for the log: ``head``; ``iterations``, passes over the scores; ``marginal_error``, sum of absolute
             differences between actual and requested proportions; ``converged``, whether it is below the tolerance;
             ``cost``, mean -log p of the new labels in nats; ``churn``, share of labels that changed; ``min_count`` and
-            ``max_count``, sizes of the smallest and largest clusters; ``empty_clusters``, their number; and ``dead``,
-            whether all images have the same logits, so that only ties decide.
+            ``max_count``, sizes of the smallest and largest clusters; and ``empty_clusters``, their number.
         """
         weight, bias = layer.weight, layer.bias
         assert isinstance(weight, Tensor)
         assert isinstance(bias, Tensor)
         weight, bias = weight.float(), bias.float()
         features = features.to(weight.device) if len(features) else weight.new_zeros((0, weight.shape[1]))
-        low, high, shares = _measure_scores(features, weight, bias, config.lam, state.combine)
         prior = self.prior(head)
         if int(self.num_solves[head]) == 0:
+            shares = _cluster_shares(features, weight, bias, config.lam, state.combine)
             prior.copy_(sort_prior_by_cluster_size(prior, shares))
         scores = LinearScores(features, weight, bias)
         result = solve_assignment(
@@ -209,26 +205,18 @@ class SelfLabels(nn.Module):
             "min_count": int(counts.min()),
             "max_count": int(counts.max()),
             "empty_clusters": int((counts == 0).sum()),
-            "dead": bool((high - low).max() < DEAD_RANGE),
         }
 
 
-def _measure_scores(
-    features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each cluster's minimum and maximum score and its share before balancing, over all processes."""
-    k = len(weight)
-    low = torch.full((k,), torch.inf, dtype=torch.float64, device=weight.device)
-    high = -low
-    shares = torch.zeros(k + 1, dtype=torch.float64, device=weight.device)
-    for start in range(0, len(features), _CHUNK):
-        chunk = features[start : start + _CHUNK]
+def _cluster_shares(features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce) -> Tensor:
+    """Return each cluster's share of the images before balancing, (k,) float64, over all processes."""
+    shares = torch.zeros(len(weight) + 1, dtype=torch.float64, device=weight.device)  # the last one counts images
+    for chunk in torch.split(features, _CHUNK):
         scores = lam * torch.nn.functional.linear(chunk, weight, bias).double()
-        low, high = torch.minimum(low, scores.amin(0)), torch.maximum(high, scores.amax(0))
-        shares[:k] += scores.softmax(1).sum(0)
-        shares[k] += len(chunk)
-    low, high, shares = -combine(-low, "max"), combine(high, "max"), combine(shares, "sum")
-    return low, high, shares[:k] / shares[k]
+        shares[:-1] += scores.softmax(1).sum(0)
+        shares[-1] += len(chunk)
+    shares = combine(shares, "sum")
+    return shares[:-1] / shares[-1]
 
 
 _LABELS = "labels."

@@ -207,24 +207,6 @@ def allow_any_image_size(net: nn.Module) -> Iterator[None]:
         patches.strict_img_size, patches.flatten, patches.output_fmt = before
 
 
-def keep_window_size(net: nn.Module) -> None:
-    """Make a Swin transformer accept images of any size with its window size unchanged.
-
-    Other networks stay unchanged. Maps are padded to whole windows, and windows are shifted at every size.
-    """
-    from timm.models.swin_transformer import SwinTransformer
-
-    if not isinstance(net, SwinTransformer):
-        return
-    swin: Any = net
-    windows = [stage.blocks[0].window_size for stage in swin.layers]
-    swin.set_input_size(img_size=swin.patch_embed.img_size, window_size=windows, always_partition=True)
-    swin.patch_embed.strict_img_size = False
-    for stage in swin.layers:
-        for block in stage.blocks:
-            block.dynamic_mask = True
-
-
 def has_class_token(vit: nn.Module) -> bool:
     """Return whether a ViT has a class token, which is then its first prefix token."""
     return getattr(vit, "cls_token", None) is not None

@@ -48,7 +48,7 @@ from torchvision.ops.poolers import initLevelMapper
 
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
-from labelkit.models.backbones.vit import find_patch_embedding, keep_window_size, patch_size
+from labelkit.models.backbones.vit import find_patch_embedding, patch_size
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.protocols.segmentation.pyramid_heads import extract_level_maps
@@ -133,7 +133,6 @@ class DetectionBackbone(nn.Module):
             self.divisible = math.lcm(_STRIDES[-1], side)
             self.pyramid: nn.Module = SimplePyramid(backbone.info.feature_dim, self.stride)
         else:
-            keep_window_size(backbone.net)
             self.divisible = _STRIDES[-1]
             widths, self.strides = self._stages(image_size)
             self.pyramid = FeaturePyramidNetwork(widths, WIDTH)
@@ -171,7 +170,7 @@ class DetectionBackbone(nn.Module):
                 maps = self._maps(images)
         except AssertionError as error:  # raised by timm for a wrong size
             problem = f"does not accept images of arbitrary size ({error})"
-            raise ConfigError(info.name, problem, "Choose a plain ViT, a Swin or a convolutional network.") from error
+            raise ConfigError(info.name, problem, "Choose a plain ViT or a convolutional network.") from error
         strides = tuple(side // one.shape[-2] for one in maps)
         if any(2 ** round(math.log2(stride)) != stride for stride in strides):
             raise ConfigError(info.name, f"strides {strides} are not powers of two", "Choose another network.")
@@ -279,16 +278,15 @@ class CascadeRoIHeads(nn.Module):
             logits, offsets = _predict(stage, features, proposals, image_shapes)
             classes, boxes = stage_losses(logits, offsets, torch.cat(labels), torch.cat(wanted))
             losses[f"stage{number}_classes"], losses[f"stage{number}_boxes"] = weight * classes, weight * boxes
-            if stage.has_mask():
-                found = [torch.where(own > 0)[0] for own in labels]
-                masked = [boxes[rows] for boxes, rows in zip(proposals, found, strict=True)]
-                losses[f"stage{number}_masks"] = weight * maskrcnn_loss(
-                    _mask_logits(stage, features, masked, image_shapes),
-                    masked,
-                    [target["masks"] for target in targets],
-                    [target["labels"] for target in targets],
-                    [own[rows] for own, rows in zip(matched, found, strict=True)],
-                )
+            found = [torch.where(own > 0)[0] for own in labels]
+            masked = [boxes[rows] for boxes, rows in zip(proposals, found, strict=True)]
+            losses[f"stage{number}_masks"] = weight * maskrcnn_loss(
+                _mask_logits(stage, features, masked, image_shapes),
+                masked,
+                [target["masks"] for target in targets],
+                [target["labels"] for target in targets],
+                [own[rows] for own, rows in zip(matched, found, strict=True)],
+            )
             proposals = apply_offsets(stage, offsets.detach(), proposals, image_shapes)
         return losses
 
@@ -312,13 +310,11 @@ class CascadeRoIHeads(nn.Module):
             {"boxes": own, "scores": share, "labels": label}
             for own, share, label in zip(boxes, shares, labels, strict=True)
         ]
-        if last.has_mask():
-            parts = [
-                maskrcnn_inference(_mask_logits(stage, features, boxes, image_shapes), labels)
-                for stage in self._heads()
-            ]
-            for entry, *masks in zip(found, *parts, strict=True):
-                entry["masks"] = torch.stack(masks).mean(dim=0)
+        parts = [
+            maskrcnn_inference(_mask_logits(stage, features, boxes, image_shapes), labels) for stage in self._heads()
+        ]
+        for entry, *masks in zip(found, *parts, strict=True):
+            entry["masks"] = torch.stack(masks).mean(dim=0)
         return found
 
     def _heads(self) -> Sequence[RoIHeads]:

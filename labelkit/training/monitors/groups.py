@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -117,16 +118,7 @@ def accuracy_metrics(
     if not known.any():
         return {}
     score = cluster_accuracy(truth[known], cluster_ids[known], old_classes)
-    names = (
-        "all_accuracy",
-        "old_accuracy",
-        "new_accuracy",
-        "old_as_wrong_old",
-        "old_as_new",
-        "new_as_wrong_new",
-        "new_as_old",
-    )
-    return {name: getattr(score, name) for name in names}
+    return {name: value for name, value in asdict(score).items() if isinstance(value, float)}
 
 
 class DiscoveryMonitor(_CategoryMonitor):

@@ -63,6 +63,6 @@ def test_hidden_patches_count_by_image() -> None:
 
 def test_no_hidden_patch_is_no_loss_and_has_a_gradient() -> None:
     outputs = torch.zeros(0, 4, requires_grad=True)
-    loss = MaskedPatchLoss()(outputs, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 3)
+    loss = MaskedPatchLoss(0.1)(outputs, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 3)
     loss.backward()
     assert (float(loss.detach()), outputs.grad.shape) == (0.0, (0, 4))

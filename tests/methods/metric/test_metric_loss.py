@@ -130,9 +130,12 @@ def test_proxy_anchor_is_the_sum_of_its_paper() -> None:
     assert float(value.detach()) == pytest.approx(expected_positive + expected_negative, rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["mined", "all pairs", "contrastive", "no pair"])
+@pytest.mark.parametrize("kind", ["mined", "all pairs", "contrastive"])
 @pytest.mark.parametrize("memory", [False, True])
-def test_the_form_for_a_gpu_is_that_of_the_library(kind: str, memory: bool) -> None:
+def test_losses_of_pairs_are_those_of_the_library(kind: str, memory: bool) -> None:
+    from pytorch_metric_learning import losses
+    from pytorch_metric_learning.distances import CosineSimilarity
+
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.randn(12, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(-1, 3, (12,), generator=generator)
@@ -140,20 +143,28 @@ def test_the_form_for_a_gpu_is_that_of_the_library(kind: str, memory: bool) -> N
     if memory:
         reference = torch.randn(30, 5, generator=generator, dtype=torch.float64)
         reference_labels, own = torch.randint(-1, 3, (30,), generator=generator), torch.arange(12)
-    if kind == "no pair":
-        labels = torch.full((12,), -1)
-    loss = (
-        MemoryContrastiveLoss(0.2)
-        if kind == "contrastive"
-        else MultiSimilarityLoss(epsilon=None if kind == "all pairs" else 0.1)
-    )
-    theirs = loss(embeddings, labels, reference, reference_labels, own)
+    loss = MultiSimilarityLoss(epsilon=None if kind == "all pairs" else 0.1)
+    library = losses.MultiSimilarityLoss()
+    if kind == "contrastive":
+        loss = MemoryContrastiveLoss(0.2)
+        library = losses.ContrastiveLoss(pos_margin=1, neg_margin=0.2, distance=CosineSimilarity())
+    ours = loss(embeddings, labels, reference, reference_labels, own)
     anchors = functional.normalize(embeddings, dim=1)
     others = anchors if reference is None else functional.normalize(reference, dim=1)
-    positive, negative = pair_masks(labels, labels if reference_labels is None else reference_labels, torch.arange(12))
+    of_others = labels if reference_labels is None else reference_labels
+    positive, negative = pair_masks(labels, of_others, torch.arange(12))
     if loss.epsilon is not None:
         positive, negative = hard_pair_masks(anchors @ others.T, positive, negative, loss.epsilon)
-    ours = loss.loss_from_similarities(anchors @ others.T, positive, negative)
+    theirs = library(anchors, labels, (*torch.where(positive), *torch.where(negative)), others, of_others)
     torch.testing.assert_close(ours, theirs)
     gradients = [torch.autograd.grad(value, embeddings, retain_graph=True)[0] for value in (ours, theirs)]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("loss", [MultiSimilarityLoss(), MultiSimilarityLoss(epsilon=None), MemoryContrastiveLoss()])
+def test_without_pairs_the_loss_is_zero_with_a_gradient(loss: torch.nn.Module) -> None:
+    embeddings = torch.randn(12, 5, requires_grad=True)
+    value = loss(embeddings, torch.full((12,), -1))
+    value.backward()
+    assert float(value.detach()) == 0
+    assert (embeddings.grad == 0).all()
