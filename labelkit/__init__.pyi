@@ -1790,7 +1790,6 @@ class _Cluster:
         seed: int = ...,
         temperature: float = ...,
         prior: str = ...,
-        exact_balance: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:

@@ -54,9 +54,7 @@ if TYPE_CHECKING:
     from labelkit.algorithms.sinkhorn import (
         LinearScores,
         SinkhornResult,
-        balanced_labels,
         build_prior,
-        cluster_sizes,
         solve_assignment,
         sort_prior_by_cluster_size,
     )
@@ -78,11 +76,9 @@ __all__ = [
     "alignment_energy",
     "attention_entropy",
     "attention_update",
-    "balanced_labels",
     "bounded_integer_search",
     "build_index",
     "choose_num_classes_by_density",
-    "cluster_sizes",
     "candidate_class_counts",
     "column_probability",
     "cross_tabulate",
