@@ -1647,7 +1647,6 @@ def embed(
     mean_patch: bool = ...,
     dtype: Literal['float32', 'float16'] = ...,
     dense: bool = ...,
-    patches_per_image: int | None = ...,
     patch_dtype: Literal['float16', 'float32'] = ...,
     views: int | None = ...,
     view_augmentation: Literal['auto', 'crop', 'box', 'color', 'digits'] = ...,

@@ -61,9 +61,6 @@ class EmbedConfig(
     )
     dtype: Literal["float32", "float16"] = RUN("float32", "Data type of the stored embeddings.")
     dense: bool = PATCHES(False, "Also store patch features (the feature map of each image).")
-    patches_per_image: int | None = PATCHES(
-        None, "Number of patches per image to store (with --dense), drawn at random. Default: all.", ge=1
-    )
     patch_dtype: Literal["float16", "float32"] = PATCHES(
         "float16", "Data type of the stored patch features (with --dense)."
     )
@@ -122,8 +119,6 @@ class EmbedConfig(
             for name, field in type(self).model_fields.items():
                 if name not in _OF_ROWS and getattr(self, name) != field.default:
                     raise ValueError(f"{to_flag(name)} applies only to embedding images: remove it, or --index")
-        if self.patches_per_image is not None and not self.dense:
-            raise ValueError("--patches-per-image requires --dense")
         if self.views is None:
             for name in ("view_augmentation", "view_seed"):
                 if getattr(self, name) != type(self).model_fields[name].default:

@@ -287,8 +287,6 @@ class PatchPlan:
         grid: number of rows and columns of patches in an image.
         dim: dimension of the patch features.
         dtype: ``float16`` or ``float32``.
-        per_image: number of cells sampled from each image; ``None``: all.
-        seed: seed of the sampling.
         set_bytes: maximum size of a file of the patch set, unless one batch is larger; limited to 64 MiB.
     """
 
@@ -297,24 +295,16 @@ class PatchPlan:
     grid: tuple[int, int]
     dim: int
     dtype: str = "float16"
-    per_image: int | None = None
-    seed: int = 0
     set_bytes: int = schema.SET_BYTES
 
     @property
     def num_patches(self) -> int:
         """Number of patches per image."""
-        cells = self.grid[0] * self.grid[1]
-        return cells if self.per_image is None else min(self.per_image, cells)
-
-    @property
-    def samples_cells(self) -> bool:
-        """Whether only some cells of each image are sampled, so that the cell of each patch must be stored."""
-        return self.per_image is not None
+        return self.grid[0] * self.grid[1]
 
     @property
     def _row_bytes(self) -> int:
-        return self.num_patches * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.samples_cells else 0)) + 40
+        return self.num_patches * self.dim * np.dtype(self.dtype).itemsize + 40
 
     @cached_property
     def chunks(self) -> list[tuple[int, int, int]]:
@@ -330,12 +320,8 @@ class PatchPlan:
     @property
     def recipe(self) -> dict[str, Any]:
         """Settings, other than the store, that determine the patches."""
-        return {
-            "layer": self.layer,
-            "grid": list(self.grid),
-            "per_image": self.per_image,
-            "seed": self.seed if self.samples_cells else None,
-        }
+        # earlier versions could sample some patches of each image
+        return {"layer": self.layer, "grid": list(self.grid), "per_image": None, "seed": None}
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the content of ``plan.json``."""

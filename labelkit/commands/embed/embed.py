@@ -348,11 +348,11 @@ def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, sec
         plan, folder, count = patches.plan, patches_folder(out), open_patches(store).num_patches
         mib = round(sum(path.stat().st_size for path in folder.iterdir()) / 2**20, 2)
         record = {"path": folder, "patches": count, "grid": list(plan.grid)}
-        facts = {name: getattr(plan, name) for name in ("dim", "dtype", "per_image", "layer")}
+        facts = {name: getattr(plan, name) for name in ("dim", "dtype", "layer")}
         values["patches"] = record | facts | {"mib": mib}
         paths.append(folder)
         row: dict[str, Cell] = {"patches": count, "grid": f"{plan.grid[0]} x {plan.grid[1]}"}
-        row |= {"per image": plan.per_image or "all", "dim": plan.dim, "type": plan.dtype, "layer": plan.layer}
+        row |= {"dim": plan.dim, "type": plan.dtype, "layer": plan.layer}
         tables.append(Table.from_row("", row | {"MiB": mib, "path": folder}))
     if store.skipped:
         tables.append(Table("skipped images", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
