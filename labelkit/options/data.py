@@ -49,8 +49,7 @@ class DataConfig(ListingOptions, DatasetOptions):
     old_classes: tuple[str, ...] | None = DATA(
         None,
         "Labeled classes (with --label-split gcd), instead of --num-old-classes: comma-separated names, patterns "
-        "('Greek_*') and 0-based numbers ('5-9'); half (the second half) or first-half; or a file NAME.txt with one "
-        "class per line.",
+        "('Greek_*') and 0-based numbers ('5-9'); half (the second half) or first-half.",
     )
     label_ratio: float = DATA(
         0.5,
