@@ -298,7 +298,7 @@ def _publish(begun: _StartedRun) -> EmbeddingStore:
     work, run, patches = begun
     shards = work.config.shards
     if not run.already_done:
-        run.publish(work.config.max_bad_fraction, shards, work.reused[0] if run.plan.base_rows else None)
+        run.publish(work.config.max_bad, shards, work.reused[0] if run.plan.base_rows else None)
     if patches is not None:
         patches.publish(open_store(work.config.out))
     store = open_store(work.config.out)
