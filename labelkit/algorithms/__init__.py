@@ -49,7 +49,6 @@ if TYPE_CHECKING:
         rms_cosine_bound,
         spread_prototypes,
         uniformity_loss,
-        uniformity_loss_and_gradient,
     )
     from labelkit.algorithms.sinkhorn import (
         LinearScores,
@@ -108,7 +107,6 @@ __all__ = [
     "spherical_kmeans",
     "spread_prototypes",
     "uniformity_loss",
-    "uniformity_loss_and_gradient",
 ]
 
 __getattr__ = lazy_getattr(__name__)

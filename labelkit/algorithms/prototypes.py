@@ -47,6 +47,8 @@ _DOUBLE_UP_TO = 2048
 # Number of vector pairs that L-BFGS stores; fewer if a vector has millions of values.
 _MEMORY_PAIRS, _FEW_MEMORY_PAIRS, _MANY_VALUES = 10, 5, 1_000_000
 _NORM_TOLERANCE = 1e-3
+# Rows of the c x c cosine matrix in memory at a time.
+_CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,6 @@ def spread_prototypes(
     sharpest_t: float | None = SHARPEST_T,
     iterations: int = ITERATIONS,
     num_starts: int = 1,
-    chunk: int = 1024,
     device: str = "cpu",
     report: Callable[[float, float], None] | None = None,
 ) -> NDArray[np.float32]:
@@ -100,7 +101,6 @@ def spread_prototypes(
             end; ``None``: only the paper's loss. No effect if not above ``t``.
         iterations: maximum number of L-BFGS iterations for each t.
         num_starts: restarts; the one with the lowest maximum cosine (loss, if ``sharpest_t`` is ``None``) is returned.
-        chunk: rows of the c x c cosine matrix in memory at a time.
         device: torch device for the computation.
         report: called after each t with t and the largest cosine.
 
@@ -117,7 +117,7 @@ def spread_prototypes(
     for name, value in (("t", t), ("sharpest_t", sharpest_t)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} must be positive, got {value}")
-    for name, count in (("iterations", iterations), ("num_starts", num_starts), ("chunk", chunk)):
+    for name, count in (("iterations", iterations), ("num_starts", num_starts)):
         if count < 1:
             raise ValueError(f"{name} must be >= 1, got {count}")
     if method not in ("auto", "optimize"):
@@ -128,7 +128,7 @@ def spread_prototypes(
     levels = build_t_schedule(t, sharpest_t)
     best, best_score = None, math.inf
     for _ in range(num_starts):
-        found, score = _optimize(num_prototypes, dim, generator, levels, iterations, chunk, device, report)
+        found, score = _optimize(num_prototypes, dim, generator, levels, iterations, device, report)
         if best is None or score < best_score:
             best, best_score = found, score
     assert best is not None
@@ -167,7 +167,7 @@ def build_t_schedule(t: float, sharpest_t: float | None) -> list[float]:
     return levels
 
 
-def uniformity_loss(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024) -> float:
+def uniformity_loss(prototypes: ArrayLike, t: float = DEFAULT_T) -> float:
     r"""Compute the uniformity loss :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))` of unit rows.
 
     This is Eq. 5 with pairs averaged. At least -2tc/(c - 1), reached by the simplex; 0 if all vectors are equal.
@@ -175,36 +175,20 @@ def uniformity_loss(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int =
     Args:
         prototypes: (c, d), c >= 2, unit rows (to within 1e-3; normalized here).
         t: sharpness, > 0.
-        chunk: rows of the c x c cosine matrix in memory at a time.
 
     Raises:
         ValueError: wrong shape, norm of a row, or t.
-    """
-    return uniformity_loss_and_gradient(prototypes, t, chunk=chunk)[0]
-
-
-def uniformity_loss_and_gradient(
-    prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024
-) -> tuple[float, NDArray[np.float64]]:
-    """Compute the uniformity loss and its gradient tangent to the sphere; see :func:`uniformity_loss`.
-
-    Returns:
-        The loss, and (c, d) float64 whose row i is orthogonal to prototype i.
-
-    Raises:
-        ValueError: as in :func:`uniformity_loss`.
     """
     import torch
 
     if not (math.isfinite(t) and t > 0):
         raise ValueError(f"t must be positive, got {t}")
     points = torch.from_numpy(_unit_rows(prototypes))
-    smooth_max, gradient = _smooth_max(points, t, chunk)
     count = len(points)
-    return 2 * t * (smooth_max - 1) - math.log(count * (count - 1)), 2 * t * gradient.numpy()
+    return 2 * t * (_smooth_max(points, t)[0] - 1) - math.log(count * (count - 1))
 
 
-def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
+def measure_spread(prototypes: ArrayLike) -> Spread:
     """Measure how evenly unit vectors (c, d), c >= 2, are spread over the sphere.
 
     Raises:
@@ -213,8 +197,8 @@ def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
     rows = _unit_rows(prototypes)
     count = len(rows)
     largest, smallest, squares, nearest, angles = -math.inf, math.inf, 0.0, 0.0, 0.0
-    for start in range(0, count, chunk):
-        cosines = rows[start : start + chunk] @ rows.T
+    for start in range(0, count, _CHUNK):
+        cosines = rows[start : start + _CHUNK] @ rows.T
         own = np.arange(len(cosines))
         cosines[own, own + start] = 1.0
         angles += float(np.arccos(np.clip(cosines, -1, 1)).sum())
@@ -233,7 +217,7 @@ def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
         mean_nearest_cosine=nearest / count,
         closest_angle=math.degrees(math.acos(min(1.0, max(-1.0, largest)))),
         mean_angle=math.degrees(angles / pairs),
-        uniformity=uniformity_loss(rows, chunk=chunk),
+        uniformity=uniformity_loss(rows),
     )
 
 
@@ -243,7 +227,6 @@ def _optimize(
     generator: np.random.Generator,
     levels: list[float],
     iterations: int,
-    chunk: int,
     device: str,
     report: Callable[[float, float], None] | None,
 ) -> tuple[NDArray[np.float64], float]:
@@ -262,7 +245,7 @@ def _optimize(
             # L-BFGS is unconstrained: vectors may have any length, and only their direction counts
             free = torch.from_numpy(flat.reshape(num_prototypes, dim)).to(device, dtype)
             lengths = free.norm(dim=1, keepdim=True)
-            smooth_max, gradient = _smooth_max(free / lengths, t, chunk)
+            smooth_max, gradient = _smooth_max(free / lengths, t)
             return smooth_max, (gradient / lengths).double().cpu().numpy().ravel()
 
         best = minimize(
@@ -276,31 +259,26 @@ def _optimize(
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         score = float(best.fun)
         if len(levels) > 1 or report is not None:
-            largest = _largest_cosine(torch.from_numpy(rows).to(device, dtype), chunk)
+            largest = _largest_cosine(torch.from_numpy(rows).to(device, dtype))
             score = score if len(levels) == 1 else largest
             if report is not None:
                 report(t, largest)
     return rows, score
 
 
-def _smooth_max(points: Tensor, t: float, chunk: int) -> tuple[float, Tensor]:
+def _smooth_max(points: Tensor, t: float) -> tuple[float, Tensor]:
     r"""Return :math:`\frac{1}{2t} \log \sum_{i \ne j} \exp(2t\, w_i \cdot w_j)` and its gradient along the sphere.
 
     This is the loss up to a factor and a constant; it lies between the largest cosine m and m + log(c (c - 1))/(2t),
-    so its scale does not change with t.
-
-    Args:
-        points: (c, d) unit rows.
-        t: sharpness.
-        chunk: rows of cosines in memory at a time.
+    so its scale does not change with t. ``points`` are (c, d) unit rows.
     """
     import torch
 
     count = len(points)
     largest, total = -math.inf, 0.0
     pulls = torch.zeros_like(points)
-    for start in range(0, count, chunk):
-        cosines = points[start : start + chunk] @ points.T
+    for start in range(0, count, _CHUNK):
+        cosines = points[start : start + _CHUNK] @ points.T
         cosines.diagonal(start).fill_(-math.inf)
         now = float(cosines.max())
         # prevent exp from overflowing, and from being zero everywhere
@@ -311,16 +289,16 @@ def _smooth_max(points: Tensor, t: float, chunk: int) -> tuple[float, Tensor]:
             largest = now
         weights = cosines.sub_(largest).mul_(2 * t).exp_()
         total += float(weights.sum(dtype=torch.float64))
-        pulls[start : start + chunk] = weights @ points
+        pulls[start : start + _CHUNK] = weights @ points
     gradient = pulls.mul_(2 / total)
     gradient -= points * (gradient * points).sum(dim=1, keepdim=True)
     return largest + math.log(total) / (2 * t), gradient
 
 
-def _largest_cosine(points: Tensor, chunk: int) -> float:
+def _largest_cosine(points: Tensor) -> float:
     largest = -math.inf
-    for start in range(0, len(points), chunk):
-        cosines = points[start : start + chunk] @ points.T
+    for start in range(0, len(points), _CHUNK):
+        cosines = points[start : start + _CHUNK] @ points.T
         cosines.diagonal(start).fill_(-math.inf)
         largest = max(largest, float(cosines.max()))
     return largest
