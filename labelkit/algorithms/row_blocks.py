@@ -193,7 +193,7 @@ def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
     Rows that are read in blocks are not loaded into memory.
 
     Raises:
-        ValueError: not (n, d) with d >= 1; NaN, infinity, or values whose squares overflow float64.
+        ValueError: not (n, d) with d >= 1, NaN or infinity.
     """
     rows: Rows
     if isinstance(x, StoredRows):
@@ -204,18 +204,12 @@ def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
             raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
         kind: type[np.float64] | type[np.float32] = np.float64 if array.dtype == np.float64 else np.float32
         rows = np.asarray(array, dtype=kind, order="C")
-    bad, largest = 0, 0.0
+    bad = 0
     for _, part in iterate_blocks(rows):
-        high, low = float(part.max()), float(part.min())
-        if not np.isfinite([high, low]).all():  # NaN is both the maximum and the minimum
+        if not np.isfinite([part.max(), part.min()]).all():  # NaN is both the maximum and the minimum
             bad += int((~np.isfinite(part).all(axis=1)).sum())
-        largest = max(largest, high, -low)
     if bad:
         raise ValueError(f"{bad} of {len(rows)} rows of {name} contain NaN or infinity")
-    # Sums of squared differences must also stay finite.
-    limit = float(np.sqrt(np.finfo(np.float64).max / (64 * max(rows.shape))))
-    if largest > limit:
-        raise ValueError(f"{name} contains values above {limit:.1e}, whose squares overflow float64")
     return rows
 
 

@@ -287,8 +287,8 @@ def build_planned_contents(
 def check_storable(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
     """Check that all embeddings (n, d), in the order of the imported file, can be stored as ``dtype``.
 
-    Raises ``Refused`` for values that are not finite or too large for the dtype, for rows that become zero in it and,
-    if ``normalized``, for rows whose norm is not 1. ``where`` returns the location of a row for messages.
+    Raises ``Refused`` for values that are not finite or too large for the dtype and, if ``normalized``, for rows whose
+    norm is not 1. ``where`` returns the location of a row for messages.
     """
     step = max(1, schema.BLOCK_BYTES // (8 * int(embeddings.shape[1])))
     for start in range(0, len(embeddings), step):
@@ -301,11 +301,6 @@ def check_storable(embeddings: NDArray[Any], dtype: str, normalized: bool, where
             large = f", which is too large for {dtype}" if np.isfinite(value) else ""
             remedy = "Pass --dtype float32." if large and dtype == "float16" else "Correct or remove this row."
             raise Refused(where(start + row), f"value {column} is {value}{large}", remedy)
-        vanishes = given.any(axis=1) & ~stored.any(axis=1)
-        if vanishes.any():
-            row = int(np.argmax(vanishes))
-            problem = f"has no absolute value above {np.abs(given[row]).max():.3g}, which rounds to 0 in {dtype}"
-            raise Refused(where(start + row), problem, "Scale the embeddings, or pass --dtype float32.")
         if normalized:
             lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
             off = np.abs(lengths - 1) > _LENGTH_TOLERANCE[dtype]
