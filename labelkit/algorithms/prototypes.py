@@ -82,10 +82,8 @@ def spread_prototypes(
     generator: np.random.Generator,
     *,
     method: PrototypeMethod = "auto",
-    t: float = DEFAULT_T,
     sharpest_t: float | None = SHARPEST_T,
     iterations: int = ITERATIONS,
-    num_starts: int = 1,
     device: str = "cpu",
     report: Callable[[float, float], None] | None = None,
 ) -> NDArray[np.float32]:
@@ -96,11 +94,9 @@ def spread_prototypes(
         dim: d, >= 2.
         generator: rotates and permutes a closed form, or draws the initial vectors.
         method: ``auto`` uses a closed form if there is one; ``optimize`` never does.
-        t: sharpness of the paper's loss, > 0.
-        sharpest_t: t is repeatedly multiplied by four up to this value, so that the largest cosine dominates in the
-            end; ``None``: only the paper's loss. No effect if not above ``t``.
+        sharpest_t: t is repeatedly multiplied by four, from 2 up to this value, so that the largest cosine dominates
+            in the end; ``None``: only the paper's loss.
         iterations: maximum number of L-BFGS iterations for each t.
-        num_starts: restarts; the one with the lowest maximum cosine (loss, if ``sharpest_t`` is ``None``) is returned.
         device: torch device for the computation.
         report: called after each t with t and the largest cosine.
 
@@ -114,25 +110,17 @@ def spread_prototypes(
         raise ValueError(f"num_prototypes must be >= 2, got {num_prototypes} (a single class needs no prototype)")
     if dim < 2:
         raise ValueError(f"dim must be >= 2, got {dim} (on a line, there are only two directions)")
-    for name, value in (("t", t), ("sharpest_t", sharpest_t)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be positive, got {value}")
-    for name, count in (("iterations", iterations), ("num_starts", num_starts)):
-        if count < 1:
-            raise ValueError(f"{name} must be >= 1, got {count}")
+    if sharpest_t is not None and not (math.isfinite(sharpest_t) and sharpest_t > 0):
+        raise ValueError(f"sharpest_t must be positive, got {sharpest_t}")
+    if iterations < 1:
+        raise ValueError(f"iterations must be >= 1, got {iterations}")
     if method not in ("auto", "optimize"):
         raise ValueError(f"method must be 'auto' or 'optimize', got {method!r}")
     form = None if method == "optimize" else closed_form(num_prototypes, dim)
     if form is not None:
         return _to_float32(generator.permutation(_rotate_randomly(form, dim, generator), axis=0))
-    levels = build_t_schedule(t, sharpest_t)
-    best, best_score = None, math.inf
-    for _ in range(num_starts):
-        found, score = _optimize(num_prototypes, dim, generator, levels, iterations, device, report)
-        if best is None or score < best_score:
-            best, best_score = found, score
-    assert best is not None
-    return _to_float32(best)
+    levels = build_t_schedule(sharpest_t)
+    return _to_float32(_optimize(num_prototypes, dim, generator, levels, iterations, device, report))
 
 
 def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
@@ -159,9 +147,9 @@ def is_closed_form_optimal(num_prototypes: int, dim: int) -> bool:
     return num_prototypes <= dim + 1 or num_prototypes == 2 * dim or dim == 2
 
 
-def build_t_schedule(t: float, sharpest_t: float | None) -> list[float]:
+def build_t_schedule(sharpest_t: float | None) -> list[float]:
     """Return the increasing values of t that :func:`spread_prototypes` uses one after the other."""
-    levels = [t]
+    levels = [DEFAULT_T]
     while sharpest_t is not None and levels[-1] < sharpest_t:
         levels.append(min(_SHARPENING * levels[-1], sharpest_t))
     return levels
@@ -229,8 +217,7 @@ def _optimize(
     iterations: int,
     device: str,
     report: Callable[[float, float], None] | None,
-) -> tuple[NDArray[np.float64], float]:
-    """Minimize from one initialization; return the rows and the score by which initializations are compared."""
+) -> NDArray[np.float64]:
     import torch
     from scipy.optimize import minimize
 
@@ -238,7 +225,6 @@ def _optimize(
     pairs = _MEMORY_PAIRS if num_prototypes * dim <= _MANY_VALUES else _FEW_MEMORY_PAIRS
     rows = generator.standard_normal((num_prototypes, dim))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    score = math.inf
     for t in levels:
 
         def value_and_gradient(flat: NDArray[np.float64], t: float = t) -> tuple[float, NDArray[np.float64]]:
@@ -257,13 +243,9 @@ def _optimize(
         )
         rows = best.x.reshape(num_prototypes, dim)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        score = float(best.fun)
-        if len(levels) > 1 or report is not None:
-            largest = _largest_cosine(torch.from_numpy(rows).to(device, dtype))
-            score = score if len(levels) == 1 else largest
-            if report is not None:
-                report(t, largest)
-    return rows, score
+        if report is not None:
+            report(t, _largest_cosine(torch.from_numpy(rows).to(device, dtype)))
+    return rows
 
 
 def _smooth_max(points: Tensor, t: float) -> tuple[float, Tensor]:
