@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from labelkit.algorithms.clustering import kmeans as kmeans
     from labelkit.algorithms.clustering import nearest_centroids as nearest_centroids
     from labelkit.algorithms.clustering import semi_supervised_kmeans as semi_supervised_kmeans
-    from labelkit.algorithms.clustering import spherical_kmeans as spherical_kmeans
     from labelkit.algorithms.feature_probes import knn_probabilities as knn_probabilities
     from labelkit.algorithms.feature_probes import linear_probe as linear_probe
     from labelkit.algorithms.feature_probes import logistic_regression as logistic_regression

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.clustering import spherical_kmeans
+from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows, row_slices
 from labelkit.algorithms.sinkhorn import (
     KERNEL_BYTES,
@@ -50,7 +50,7 @@ def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: 
     features = load_rows_within_memory_limit(config, store, rows, normalize=True)
     check_nonzero_embeddings(store, rows, features)
     generator = keyed_generator(config.seed, "cluster")
-    clustering = spherical_kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits)
+    clustering = kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits, spherical=True)
     prototypes = torch.from_numpy(clustering.centroids.astype(np.float32))
     points = features if features.in_blocks else torch.from_numpy(features.to_array())
     found = _optimize_alternately(config, points, prior, prototypes)
