@@ -10,7 +10,7 @@ it restarts once more from the means of faiss's k-means if a cluster with one ro
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -216,7 +216,7 @@ def faiss_rows(num_rows: int, dim: int, k: int, num_starts: int, turns: int) -> 
     yield beside_faiss(
         data,
         f"spherical k-means {what}",
-        lambda: spherical_kmeans(data, k, generator=rng(), num_inits=num_starts).centroids,
+        lambda: kmeans(data, k, generator=rng(), num_inits=num_starts, spherical=True).centroids,
         lambda: faiss_kmeans(data, num_starts, k, FAISS_ITERATIONS, True),
         turns,
     )

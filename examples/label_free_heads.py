@@ -28,7 +28,7 @@ import labelkit
 import numpy as np
 from answer_cases import Rows, read_rows
 from head_cases import without_splits
-from labelkit.algorithms.clustering import spherical_kmeans
+from labelkit.algorithms.clustering import kmeans
 from labelkit.metrics.retrieval import score_retrieval
 from numpy.typing import NDArray
 from sklearn.metrics import normalized_mutual_info_score
@@ -53,7 +53,8 @@ def scores(features: NDArray[np.float32], truth: NDArray[np.int64], seed: int) -
     """Return R@1 and NMI of embeddings."""
     _, classes = np.unique(truth, return_inverse=True)
     generator = np.random.default_rng(seed)
-    groups = spherical_kmeans(features, int(classes.max()) + 1, generator=generator, num_inits=3).cluster_ids
+    num_classes = int(classes.max()) + 1
+    groups = kmeans(features, num_classes, generator=generator, num_inits=3, spherical=True).cluster_ids
     nmi = float(normalized_mutual_info_score(classes, groups))
     return {"recall_at_1": score_retrieval(features, classes, at_r=False).recall_at[1], "nmi": nmi}
 

@@ -100,8 +100,13 @@ def kmeans(
     max_iter: int = 300,
     tol: float = 1e-6,
     init_centroids: ArrayLike | None = None,
+    spherical: bool = False,
 ) -> Clustering:
     """Cluster samples by k-means, which minimizes the squared distances to the cluster means.
+
+    Spherical k-means maximizes cosine similarities: rows are scaled to unit length, and a centroid is the mean of its
+    members scaled to unit length, so the inertia is ``sum(2 - 2 cos)``, in ``[0, 4 n]``. If a mean is zero and has no
+    direction, a member becomes the centroid.
 
     Args:
         x: (n, d) rows; compared in float32.
@@ -111,6 +116,7 @@ def kmeans(
         max_iter: maximum number of iterations per restart.
         tol: stop when an iteration reduces the inertia by a smaller fraction; 0 continues until it stops decreasing.
         init_centroids: (k, d) initial centroids; nothing is then drawn, and there are no restarts.
+        spherical: spherical k-means, whose rows (and initial directions) must not be zero.
 
     Returns:
         The best partition. A cluster is empty only if there are fewer distinct rows than clusters.
@@ -118,37 +124,27 @@ def kmeans(
     Raises:
         ValueError: k is not in ``[1, n]``, x is not (n, d), or contains NaN or infinity.
     """
-    return _run_kmeans(x, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=False)
-
-
-def spherical_kmeans(
-    x: ArrayLike | StoredRows,
-    num_clusters: int,
-    *,
-    generator: np.random.Generator,
-    num_inits: int = 10,
-    max_iter: int = 300,
-    tol: float = 1e-6,
-    init_centroids: ArrayLike | None = None,
-) -> Clustering:
-    """Cluster samples by spherical k-means, which maximizes the cosine similarities to unit-length centroids.
-
-    Rows are scaled to unit length, and a centroid is the mean of its members scaled to unit length, so the inertia is
-    ``sum(2 - 2 cos)``, in ``[0, 4 n]``. If a mean is zero and has no direction, a member becomes the centroid.
-
-    Args:
-        x: (n, d) rows of any length except zero.
-        num_clusters: k, from 1 to n.
-        generator: source of all randomness.
-        num_inits: restarts; the one with the lowest inertia is returned.
-        max_iter: maximum number of iterations per restart.
-        tol: as in :func:`kmeans`, for the sum of cosines.
-        init_centroids: (k, d) initial directions; nothing is then drawn, and there are no restarts.
-
-    Raises:
-        ValueError: as in :func:`kmeans`, or a row (or an initial direction) is zero.
-    """
-    return _run_kmeans(x, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=True)
+    rows = validate_rows(x, "x")
+    _check_settings(num_clusters, num_inits, max_iter, tol)
+    if num_clusters > len(rows):
+        raise ValueError(f"num_clusters must be at most the number of rows ({len(rows)}), got {num_clusters}")
+    if spherical:
+        framed = _ScaledRows(to_unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
+    else:
+        framed = _ScaledRows(rows, *_find_offset_and_scale(rows))
+    points = framed.rows_for_fitting(num_clusters)
+    if init_centroids is None:
+        starts = _initialize_centroids(points, num_clusters, num_inits, generator)
+    else:
+        given = validate_rows(init_centroids, "init_centroids")[:]
+        if given.shape != (num_clusters, rows.shape[1]):
+            shape = (num_clusters, rows.shape[1])
+            raise ValueError(f"init_centroids must have shape {shape}, got {given.shape}")
+        starts = iter([framed.scale_rows(to_unit_length(given, "init_centroids")[:] if spherical else given)])
+    runs = (_fit_centroids(points, start, max_iter, tol, spherical=spherical) for start in starts)
+    centroids, _, num_iterations = min(runs, key=itemgetter(1))
+    ids, places, inertia = _assign_rows(framed, centroids, spherical=spherical)
+    return Clustering(ids, places.astype(rows.dtype), inertia, num_iterations)
 
 
 def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
@@ -381,41 +377,6 @@ def _match_centroids(sums: Doubles, sizes: Ids, centroids: Singles, *, by_rows: 
     # up to a constant that is independent of the centroid
     apart = np.square(exact).sum(axis=1) - 2 * (sums / sizes[:, None]) @ exact.T
     return np.asarray(linear_sum_assignment(apart * (sizes[:, None] if by_rows else 1))[1], dtype=np.int64)
-
-
-def _run_kmeans(
-    x: ArrayLike | StoredRows,
-    num_clusters: int,
-    generator: np.random.Generator,
-    num_inits: int,
-    max_iter: int,
-    tol: float,
-    init_centroids: ArrayLike | None,
-    *,
-    spherical: bool,
-) -> Clustering:
-    """Run plain or spherical k-means."""
-    rows = validate_rows(x, "x")
-    _check_settings(num_clusters, num_inits, max_iter, tol)
-    if num_clusters > len(rows):
-        raise ValueError(f"num_clusters must be at most the number of rows ({len(rows)}), got {num_clusters}")
-    if spherical:
-        framed = _ScaledRows(to_unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
-    else:
-        framed = _ScaledRows(rows, *_find_offset_and_scale(rows))
-    points = framed.rows_for_fitting(num_clusters)
-    if init_centroids is None:
-        starts = _initialize_centroids(points, num_clusters, num_inits, generator)
-    else:
-        given = validate_rows(init_centroids, "init_centroids")[:]
-        if given.shape != (num_clusters, rows.shape[1]):
-            shape = (num_clusters, rows.shape[1])
-            raise ValueError(f"init_centroids must have shape {shape}, got {given.shape}")
-        starts = iter([framed.scale_rows(to_unit_length(given, "init_centroids")[:] if spherical else given)])
-    runs = (_fit_centroids(points, start, max_iter, tol, spherical=spherical) for start in starts)
-    centroids, _, num_iterations = min(runs, key=itemgetter(1))
-    ids, places, inertia = _assign_rows(framed, centroids, spherical=spherical)
-    return Clustering(ids, places.astype(rows.dtype), inertia, num_iterations)
 
 
 def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float) -> None:

@@ -197,17 +197,13 @@ def prepare_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Galler
         metric: metric by which rows will be compared.
 
     Raises:
-        ValueError: an unknown metric; not (n, d), NaN or infinity, a zero row with ``cosine``, or numbers whose
-            products overflow.
+        ValueError: an unknown metric; not (n, d), NaN or infinity, or a zero row with ``cosine``.
     """
     if metric not in ("cosine", "l2", "dot"):
         raise ValueError(f"metric must be 'cosine', 'l2' or 'dot', got {metric!r}")
     rows = validate_rows(x if isinstance(x, StoredRows) else np.asarray(x, dtype=np.float32), name)
     if metric == "cosine":
         rows = to_unit_length(rows, name, in_place=isinstance(x, StoredRows))  # a copy of our own
-    elif (largest := squared_norms(rows).max(initial=0)) > np.finfo(np.float32).max / 16:
-        problem = f"{name} contains rows with a norm of {np.sqrt(largest):.1e}, whose products overflow float32"
-        raise ValueError(problem)
     return cast(GalleryRows, rows)
 
 

@@ -14,7 +14,7 @@ Source: S. Vaze et al., "Generalized Category Discovery", Sec. 3.3 (GitHub ``sgv
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -161,7 +161,6 @@ def estimate_num_classes(
     k_max: int,
     seed: int = 0,
     num_inits: int = 10,
-    search: Literal["brent", "grid"] = "brent",
     progress: Callable[[int, float], None] | None = None,
 ) -> NumClassesSearch:
     """Estimate the number of classes as the number of clusters that agree best with the labels.
@@ -176,14 +175,12 @@ def estimate_num_classes(
         labeled_mask: (n,) bool with at least one true entry.
         k_min: smallest number tried, >= 1; the number of labeled classes is a natural choice.
         k_max: largest number tried, at most n.
-        seed: seeds each k-means together with k, so that a score does not depend on the search.
+        seed: seeds each k-means together with k.
         num_inits: restarts of each k-means.
-        search: ``brent`` (a dozen evaluations, see :func:`bounded_integer_search`) or ``grid`` (all).
         progress: called with each (number, score) as soon as it is known.
 
     Raises:
-        ValueError: shapes do not match, NaN or infinity, no labeled row, bounds in the wrong order,
-            or an unknown search.
+        ValueError: shapes do not match, NaN or infinity, no labeled row, or bounds in the wrong order.
     """
     # float32 halves the time; lower precision hardly affects a score that counts samples.
     rows = np.asarray(x, dtype=np.float32)
@@ -199,8 +196,6 @@ def estimate_num_classes(
         raise ValueError(
             f"k_min and k_max must satisfy 1 <= k_min <= k_max <= {len(rows)}, got k_min={k_min}, k_max={k_max}"
         )
-    if search not in ("brent", "grid"):
-        raise ValueError(f"search must be 'brent' or 'grid', got {search!r}")
     known: NDArray[np.int64] = validate_ids(np.asarray(labels)[mask], "labels of labeled rows")
     # Label values may be far apart; the count matrix needs consecutive numbers.
     known = np.unique(known, return_inverse=True)[1].astype(np.int64)
@@ -213,9 +208,5 @@ def estimate_num_classes(
             progress(num_clusters, score)
         return -score
 
-    if search == "brent":
-        curve = bounded_integer_search(loss, k_min, k_max).curve
-    else:
-        curve = [(number, loss(number)) for number in range(k_min, k_max + 1)]
-    best, _ = min(curve, key=lambda entry: (entry[1], entry[0]))
-    return NumClassesSearch(best, [(number, -value) for number, value in curve])
+    found = bounded_integer_search(loss, k_min, k_max)
+    return NumClassesSearch(found.best, [(number, -value) for number, value in found.curve])

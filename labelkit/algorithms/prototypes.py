@@ -47,6 +47,8 @@ _DOUBLE_UP_TO = 2048
 # Number of vector pairs that L-BFGS stores; fewer if a vector has millions of values.
 _MEMORY_PAIRS, _FEW_MEMORY_PAIRS, _MANY_VALUES = 10, 5, 1_000_000
 _NORM_TOLERANCE = 1e-3
+# Rows of the c x c cosine matrix in memory at a time.
+_CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,8 @@ def spread_prototypes(
     generator: np.random.Generator,
     *,
     method: PrototypeMethod = "auto",
-    t: float = DEFAULT_T,
     sharpest_t: float | None = SHARPEST_T,
     iterations: int = ITERATIONS,
-    num_starts: int = 1,
-    chunk: int = 1024,
     device: str = "cpu",
     report: Callable[[float, float], None] | None = None,
 ) -> NDArray[np.float32]:
@@ -95,12 +94,9 @@ def spread_prototypes(
         dim: d, >= 2.
         generator: rotates and permutes a closed form, or draws the initial vectors.
         method: ``auto`` uses a closed form if there is one; ``optimize`` never does.
-        t: sharpness of the paper's loss, > 0.
-        sharpest_t: t is repeatedly multiplied by four up to this value, so that the largest cosine dominates in the
-            end; ``None``: only the paper's loss. No effect if not above ``t``.
+        sharpest_t: t is repeatedly multiplied by four, from 2 up to this value, so that the largest cosine dominates
+            in the end; ``None``: only the paper's loss.
         iterations: maximum number of L-BFGS iterations for each t.
-        num_starts: restarts; the one with the lowest maximum cosine (loss, if ``sharpest_t`` is ``None``) is returned.
-        chunk: rows of the c x c cosine matrix in memory at a time.
         device: torch device for the computation.
         report: called after each t with t and the largest cosine.
 
@@ -114,25 +110,17 @@ def spread_prototypes(
         raise ValueError(f"num_prototypes must be >= 2, got {num_prototypes} (a single class needs no prototype)")
     if dim < 2:
         raise ValueError(f"dim must be >= 2, got {dim} (on a line, there are only two directions)")
-    for name, value in (("t", t), ("sharpest_t", sharpest_t)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be positive, got {value}")
-    for name, count in (("iterations", iterations), ("num_starts", num_starts), ("chunk", chunk)):
-        if count < 1:
-            raise ValueError(f"{name} must be >= 1, got {count}")
+    if sharpest_t is not None and not (math.isfinite(sharpest_t) and sharpest_t > 0):
+        raise ValueError(f"sharpest_t must be positive, got {sharpest_t}")
+    if iterations < 1:
+        raise ValueError(f"iterations must be >= 1, got {iterations}")
     if method not in ("auto", "optimize"):
         raise ValueError(f"method must be 'auto' or 'optimize', got {method!r}")
     form = None if method == "optimize" else closed_form(num_prototypes, dim)
     if form is not None:
         return _to_float32(generator.permutation(_rotate_randomly(form, dim, generator), axis=0))
-    levels = build_t_schedule(t, sharpest_t)
-    best, best_score = None, math.inf
-    for _ in range(num_starts):
-        found, score = _optimize(num_prototypes, dim, generator, levels, iterations, chunk, device, report)
-        if best is None or score < best_score:
-            best, best_score = found, score
-    assert best is not None
-    return _to_float32(best)
+    levels = build_t_schedule(sharpest_t)
+    return _to_float32(_optimize(num_prototypes, dim, generator, levels, iterations, device, report))
 
 
 def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
@@ -159,15 +147,15 @@ def is_closed_form_optimal(num_prototypes: int, dim: int) -> bool:
     return num_prototypes <= dim + 1 or num_prototypes == 2 * dim or dim == 2
 
 
-def build_t_schedule(t: float, sharpest_t: float | None) -> list[float]:
+def build_t_schedule(sharpest_t: float | None) -> list[float]:
     """Return the increasing values of t that :func:`spread_prototypes` uses one after the other."""
-    levels = [t]
+    levels = [DEFAULT_T]
     while sharpest_t is not None and levels[-1] < sharpest_t:
         levels.append(min(_SHARPENING * levels[-1], sharpest_t))
     return levels
 
 
-def uniformity_loss(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024) -> float:
+def uniformity_loss(prototypes: ArrayLike, t: float = DEFAULT_T) -> float:
     r"""Compute the uniformity loss :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))` of unit rows.
 
     This is Eq. 5 with pairs averaged. At least -2tc/(c - 1), reached by the simplex; 0 if all vectors are equal.
@@ -175,36 +163,20 @@ def uniformity_loss(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int =
     Args:
         prototypes: (c, d), c >= 2, unit rows (to within 1e-3; normalized here).
         t: sharpness, > 0.
-        chunk: rows of the c x c cosine matrix in memory at a time.
 
     Raises:
         ValueError: wrong shape, norm of a row, or t.
-    """
-    return uniformity_loss_and_gradient(prototypes, t, chunk=chunk)[0]
-
-
-def uniformity_loss_and_gradient(
-    prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024
-) -> tuple[float, NDArray[np.float64]]:
-    """Compute the uniformity loss and its gradient tangent to the sphere; see :func:`uniformity_loss`.
-
-    Returns:
-        The loss, and (c, d) float64 whose row i is orthogonal to prototype i.
-
-    Raises:
-        ValueError: as in :func:`uniformity_loss`.
     """
     import torch
 
     if not (math.isfinite(t) and t > 0):
         raise ValueError(f"t must be positive, got {t}")
     points = torch.from_numpy(_unit_rows(prototypes))
-    smooth_max, gradient = _smooth_max(points, t, chunk)
     count = len(points)
-    return 2 * t * (smooth_max - 1) - math.log(count * (count - 1)), 2 * t * gradient.numpy()
+    return 2 * t * (_smooth_max(points, t)[0] - 1) - math.log(count * (count - 1))
 
 
-def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
+def measure_spread(prototypes: ArrayLike) -> Spread:
     """Measure how evenly unit vectors (c, d), c >= 2, are spread over the sphere.
 
     Raises:
@@ -213,8 +185,8 @@ def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
     rows = _unit_rows(prototypes)
     count = len(rows)
     largest, smallest, squares, nearest, angles = -math.inf, math.inf, 0.0, 0.0, 0.0
-    for start in range(0, count, chunk):
-        cosines = rows[start : start + chunk] @ rows.T
+    for start in range(0, count, _CHUNK):
+        cosines = rows[start : start + _CHUNK] @ rows.T
         own = np.arange(len(cosines))
         cosines[own, own + start] = 1.0
         angles += float(np.arccos(np.clip(cosines, -1, 1)).sum())
@@ -233,7 +205,7 @@ def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
         mean_nearest_cosine=nearest / count,
         closest_angle=math.degrees(math.acos(min(1.0, max(-1.0, largest)))),
         mean_angle=math.degrees(angles / pairs),
-        uniformity=uniformity_loss(rows, chunk=chunk),
+        uniformity=uniformity_loss(rows),
     )
 
 
@@ -243,11 +215,9 @@ def _optimize(
     generator: np.random.Generator,
     levels: list[float],
     iterations: int,
-    chunk: int,
     device: str,
     report: Callable[[float, float], None] | None,
-) -> tuple[NDArray[np.float64], float]:
-    """Minimize from one initialization; return the rows and the score by which initializations are compared."""
+) -> NDArray[np.float64]:
     import torch
     from scipy.optimize import minimize
 
@@ -255,14 +225,13 @@ def _optimize(
     pairs = _MEMORY_PAIRS if num_prototypes * dim <= _MANY_VALUES else _FEW_MEMORY_PAIRS
     rows = generator.standard_normal((num_prototypes, dim))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    score = math.inf
     for t in levels:
 
         def value_and_gradient(flat: NDArray[np.float64], t: float = t) -> tuple[float, NDArray[np.float64]]:
             # L-BFGS is unconstrained: vectors may have any length, and only their direction counts
             free = torch.from_numpy(flat.reshape(num_prototypes, dim)).to(device, dtype)
             lengths = free.norm(dim=1, keepdim=True)
-            smooth_max, gradient = _smooth_max(free / lengths, t, chunk)
+            smooth_max, gradient = _smooth_max(free / lengths, t)
             return smooth_max, (gradient / lengths).double().cpu().numpy().ravel()
 
         best = minimize(
@@ -274,33 +243,24 @@ def _optimize(
         )
         rows = best.x.reshape(num_prototypes, dim)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        score = float(best.fun)
-        if len(levels) > 1 or report is not None:
-            largest = _largest_cosine(torch.from_numpy(rows).to(device, dtype), chunk)
-            score = score if len(levels) == 1 else largest
-            if report is not None:
-                report(t, largest)
-    return rows, score
+        if report is not None:
+            report(t, _largest_cosine(torch.from_numpy(rows).to(device, dtype)))
+    return rows
 
 
-def _smooth_max(points: Tensor, t: float, chunk: int) -> tuple[float, Tensor]:
+def _smooth_max(points: Tensor, t: float) -> tuple[float, Tensor]:
     r"""Return :math:`\frac{1}{2t} \log \sum_{i \ne j} \exp(2t\, w_i \cdot w_j)` and its gradient along the sphere.
 
     This is the loss up to a factor and a constant; it lies between the largest cosine m and m + log(c (c - 1))/(2t),
-    so its scale does not change with t.
-
-    Args:
-        points: (c, d) unit rows.
-        t: sharpness.
-        chunk: rows of cosines in memory at a time.
+    so its scale does not change with t. ``points`` are (c, d) unit rows.
     """
     import torch
 
     count = len(points)
     largest, total = -math.inf, 0.0
     pulls = torch.zeros_like(points)
-    for start in range(0, count, chunk):
-        cosines = points[start : start + chunk] @ points.T
+    for start in range(0, count, _CHUNK):
+        cosines = points[start : start + _CHUNK] @ points.T
         cosines.diagonal(start).fill_(-math.inf)
         now = float(cosines.max())
         # prevent exp from overflowing, and from being zero everywhere
@@ -311,16 +271,16 @@ def _smooth_max(points: Tensor, t: float, chunk: int) -> tuple[float, Tensor]:
             largest = now
         weights = cosines.sub_(largest).mul_(2 * t).exp_()
         total += float(weights.sum(dtype=torch.float64))
-        pulls[start : start + chunk] = weights @ points
+        pulls[start : start + _CHUNK] = weights @ points
     gradient = pulls.mul_(2 / total)
     gradient -= points * (gradient * points).sum(dim=1, keepdim=True)
     return largest + math.log(total) / (2 * t), gradient
 
 
-def _largest_cosine(points: Tensor, chunk: int) -> float:
+def _largest_cosine(points: Tensor) -> float:
     largest = -math.inf
-    for start in range(0, len(points), chunk):
-        cosines = points[start : start + chunk] @ points.T
+    for start in range(0, len(points), _CHUNK):
+        cosines = points[start : start + _CHUNK] @ points.T
         cosines.diagonal(start).fill_(-math.inf)
         largest = max(largest, float(cosines.max()))
     return largest

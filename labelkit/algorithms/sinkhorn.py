@@ -1,8 +1,6 @@
 r"""Balanced assignment of n samples to k clusters with prescribed marginals, by entropic optimal transport.
 
-:func:`solve_assignment` meets the marginals within a tolerance, for any number of samples; :func:`balanced_labels`
-meets cluster sizes exactly, by linear assignment, for up to 8,000. ``methods.dense.losses`` contains the version for
-batches.
+``methods.dense.losses`` contains the version for batches.
 
 With scores l (n, k) and a prior r that sums to 1, the plan
 
@@ -64,8 +62,6 @@ _PAIRS, _LINE_SEARCH_PASSES, _LONGEST_STEP = 20, 12, 50.0
 _SLOW_AFTER, _SLOW = 3, 0.5
 # Values are compared down to this relative difference; below it, slopes decide.
 _VALUE_NOISE = 1e-7
-# The cost matrix of an exact assignment is n x n.
-_EXACT_MAX_ROWS = 8000
 _SUM_SILENT, _SUM_WARNED = 1e-6, 1e-3
 
 
@@ -114,7 +110,6 @@ class SinkhornResult:
         cost: ``-(1/n) sum_i log p_i`` of the hard assignment, p the softmax of the raw scores without ``lam``; in nats.
         cluster_ids: (n_local,) int64, the cluster with the largest plan mass for each row; ties go to the smallest id.
         confidence: (n_local,) float32, the fraction of the row's mass in that cluster.
-        lam: sharpness for which the potentials were computed.
     """
 
     potentials: Tensor
@@ -125,40 +120,6 @@ class SinkhornResult:
     cost: float
     cluster_ids: Tensor
     confidence: Tensor
-    lam: float
-
-    def pseudo_labels(self, scores: Scores) -> Tensor:
-        """Assign samples, also new ones, to the cluster with the largest mass in the plan: ``argmax(lam * l + u)``.
-
-        Args:
-            scores: (m, k), as for :func:`solve_assignment`.
-
-        Returns:
-            (m,) int64 on the CPU; ties go to the smallest id.
-        """
-        return torch.cat([logits.argmax(dim=1).cpu() for logits in self._logits(scores)])
-
-    def assignments(self, scores: Scores) -> Tensor:
-        """Compute the samples' soft assignments, the plan's rows scaled to sum to 1: ``softmax(lam * l + u)``.
-
-        Args:
-            scores: (m, k), as for :func:`solve_assignment`.
-
-        Returns:
-            (m, k) float32, or float64 if the scores are.
-        """
-        dtype = torch.float64 if scores.dtype.itemsize == 8 else torch.float32
-        return torch.cat([logits.softmax(dim=1).to(dtype) for logits in self._logits(scores)])
-
-    def _logits(self, scores: Scores) -> Iterator[Tensor]:
-        _check_matrix(scores, "scores")
-        if scores.shape[1] != len(self.potentials):
-            raise ValueError(
-                f"scores must have {len(self.potentials)} columns to match potentials, got {scores.shape[1]}"
-            )
-        for rows in _blocks(scores):
-            block = _read(scores, rows).double()
-            yield torch.add(self.potentials.to(block.device), block, alpha=self.lam)
 
 
 def solve_assignment(
@@ -219,7 +180,6 @@ def solve_assignment(
         cost=cost,
         cluster_ids=cluster_ids,
         confidence=confidence,
-        lam=float(lam),
     )
 
 
@@ -498,46 +458,6 @@ def sort_prior_by_cluster_size(prior: Tensor, marginals: Tensor) -> Tensor:
     ordered = torch.empty_like(prior)
     ordered[marginals.argsort(descending=True, stable=True)] = prior.sort(descending=True).values
     return ordered
-
-
-def cluster_sizes(prior: Tensor, n: int) -> Tensor:
-    """Round ``n * prior`` to cluster sizes (k,) int64 that sum to n, by the largest-remainder method.
-
-    For equal remainders, smaller ids come first.
-    """
-    exact = prior.double() * n
-    # a fraction such as 1/3 times n may fall short of a whole number because of rounding
-    sizes = (exact + 1e-9).floor()
-    order = (exact - sizes).mul(1e9).round().argsort(descending=True, stable=True)
-    sizes[order[: n - int(sizes.sum())]] += 1
-    return sizes.long()
-
-
-def balanced_labels(scores: Tensor | ArrayLike, prior: Tensor | None = None) -> Tensor:
-    """Assign samples to clusters of exact sizes, maximizing the total score by linear assignment.
-
-    Args:
-        scores: (n, k) finite scores, n at most 8000: the cost matrix is n x n.
-        prior: (k,) fractions, converted to sizes by :func:`cluster_sizes`; ``None`` for uniform.
-
-    Returns:
-        (n,) int64.
-
-    Raises:
-        ValueError: there are too many rows, or scores are not finite.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    values = np.asarray(scores.cpu() if isinstance(scores, Tensor) else scores, dtype=np.float64)
-    n, k = values.shape
-    if n > _EXACT_MAX_ROWS:
-        raise ValueError(f"scores must have at most {_EXACT_MAX_ROWS} rows for an exact balance, got {n}")
-    if not np.isfinite(values).all():
-        raise ValueError("scores contain NaN or infinity")
-    sizes = cluster_sizes(build_prior("uniform", k) if prior is None else prior, n).numpy()
-    cluster_of_place = np.repeat(np.arange(k), sizes)
-    _, places = linear_sum_assignment(values[:, cluster_of_place], maximize=True)
-    return torch.from_numpy(cluster_of_place[places])
 
 
 def _checked_prior(values: Tensor, k: int) -> Tensor:

@@ -5,7 +5,6 @@ pixels is allocated. Every file is decoded to its end, since a truncated file ma
 """
 
 import hashlib
-import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 # AVIF and WebP register themselves.
 from PIL import AvifImagePlugin, Image, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401
 
-from labelkit.files import open_regular_file
+from labelkit.files import read_bytes
 from labelkit.formatting import to_one_line
 
 Channels = Literal[1, 3]
@@ -93,11 +92,7 @@ def read_image_file(path: Path) -> bytes:
         BadImageError: not a regular file (a FIFO would block forever), empty, above 1 GiB, or unreadable.
     """
     try:
-        with open_regular_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_FILE_BYTES:
-                raise BadImageError(f"the file size ({size:,} bytes) exceeds the limit of {MAX_FILE_BYTES:,} bytes")
-            content = file.read(MAX_FILE_BYTES + 1)
+        content = read_bytes(path, MAX_FILE_BYTES)
     except FileNotFoundError as error:
         raise BadImageError("the file no longer exists") from error
     except OSError as error:

@@ -44,13 +44,6 @@ def _base(kind: str, seed: int, epoch: int, view: int, purpose: str) -> np.uint6
     return np.uint64(int.from_bytes(_digest(kind, seed, epoch, view, purpose)[:8], "little"))
 
 
-@functools.lru_cache(maxsize=32)
-def _steps(count: int) -> NDArray[np.uint64]:
-    steps = np.arange(1, count + 1, dtype=np.uint64)[None, :] * _GAMMA
-    steps.flags.writeable = False
-    return steps
-
-
 def _signed(value: int) -> int:
     """Return the signed integer with the same 64 bits, since torch cannot compute with unsigned ones."""
     return value - (1 << 64) if value >= 1 << 63 else value
@@ -94,7 +87,7 @@ class KeyedRNG:
             (b, count) float32 in ``[0, 1)``, multiples of 2**-24; row i depends only on ``keys[i]``.
         """
         state = self._mix("uniform", view, purpose)[:, None]
-        bits = _splitmix64(_splitmix64(state + _steps(count)))
+        bits = _splitmix64(_splitmix64(state + np.arange(1, count + 1, dtype=np.uint64) * _GAMMA))
         return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
     def normal(self, view: int, purpose: str, count: int, device: str | torch.device = "cpu") -> torch.Tensor:

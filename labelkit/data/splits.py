@@ -12,16 +12,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
-from labelkit.files import read_bytes
 from labelkit.formatting import join_first_few
 
 # Maximum number of classes listed in a warning.
@@ -275,28 +272,6 @@ def parse_holdout_classes(words: Sequence[str], class_names: Sequence[str]) -> t
         problem = f"{len(chosen)} of {count} classes would be held out"
         raise DatasetError("split", problem, "Keep some classes for training and some for testing.")
     return chosen
-
-
-def expand_class_file(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
-    """If the only word is the path of a text file, return the class names in the file, otherwise the words.
-
-    A class with this name takes precedence over the file.
-
-    Raises:
-        DatasetError: the file cannot be read, or has no nonempty line.
-    """
-    if len(words) != 1 or not words[0].endswith(".txt") or words[0] in class_names:
-        return words
-    path = Path(words[0]).expanduser()
-    try:
-        lines = read_bytes(path, MAX_TABLE_BYTES).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = f"{path} cannot be read ({error})"
-        raise DatasetError("split", problem, "Pass a text file with one class per line.") from error
-    named = [line.strip() for line in lines if line.strip()]
-    if not named:
-        raise DatasetError("split", f"{path} contains no class names", "Write one class per line.")
-    return named
 
 
 def resolve_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:

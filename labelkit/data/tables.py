@@ -67,19 +67,12 @@ YES_OR_NO: Final = {**_MARKS, "no": False, "yes": True}
 """Lowercase values of the column ``labeled``."""
 _LABELED_COLUMNS: Final = ("labeled", "labelled")
 _SAVE_AS_CSV: Final = "Save it as a CSV with the columns path,label."
-_WITH_PANDAS: Final = "Convert it: `python -c \"import pandas; pandas.{}('{}').to_csv('labels.csv', index=False)\"`."
-# first bytes of files that are not tables, their type, and how to convert them
+# first bytes of files that are not tables, and their type
 _FOREIGN: Final = {
-    b"PK\3\4": ("an Excel file or an archive", _SAVE_AS_CSV),
-    b"\xd0\xcf\x11\xe0": ("an Excel file", _SAVE_AS_CSV),
-    b"<": ("an XML file", _SAVE_AS_CSV),
-    b"PAR1": ("a Parquet file", _WITH_PANDAS.format("read_parquet", "{}")),
-    b"\x93NUMPY": ("a NumPy array, which has no paths", "Write a CSV with a path and a label in each line."),
-    # of protocols 4 and 5; the first byte alone may be a euro sign
-    **dict.fromkeys(
-        (b"\x80\x04", b"\x80\x05"),
-        ("a pickle file", _WITH_PANDAS.format("read_pickle", "{}") + " Only do so if you trust it."),
-    ),
+    b"PK\3\4": "an Excel file or an archive",
+    b"\xd0\xcf\x11\xe0": "an Excel file",
+    b"<": "an XML file",
+    b"PAR1": "a Parquet file",
 }
 _ROW_REMEDY: Final = "Each row is path,label or path,label,split; an empty label means unlabeled."
 _ROOT_REMEDY: Final = "If the paths are relative to another folder, pass it as --data-root FOLDER."
@@ -319,9 +312,6 @@ def _read_csv_rows(
         return [default if at is None else fields[at].strip() for _, fields in lines]
 
     labels: list[str | None] = [None if at_label is None else fields[at_label] for _, fields in lines]
-    if lines and at_label is not None and _are_images(labels) and not _are_images([f[at_path] for _, f in lines]):
-        problem = f"column {names[at_label]!r} contains image file names, but column {names[at_path]!r} does not"
-        raise DatasetError(where, problem, "Swap the names of these two columns in the first line.")
     if not lines and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", "Add a line for each image below the header.")
     label_notes: list[str] = []
@@ -360,9 +350,9 @@ def _read_csv_rows(
 def _read_text(path: Path) -> str:
     """Return the text of a table; ``DatasetError``: it is another type of file, or not UTF-8."""
     where, raw = str(path), read_table_bytes(path)
-    for start, (kind, remedy) in _FOREIGN.items():
+    for start, kind in _FOREIGN.items():
         if raw.removeprefix(codecs.BOM_UTF8).startswith(start):
-            raise DatasetError(where, f"is {kind}, not a table", remedy.format(where))
+            raise DatasetError(where, f"is {kind}, not a table", _SAVE_AS_CSV)
     try:
         return decode_table(raw)
     except UnicodeDecodeError as error:

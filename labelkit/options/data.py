@@ -49,8 +49,7 @@ class DataConfig(ListingOptions, DatasetOptions):
     old_classes: tuple[str, ...] | None = DATA(
         None,
         "Labeled classes (with --label-split gcd), instead of --num-old-classes: comma-separated names, patterns "
-        "('Greek_*') and 0-based numbers ('5-9'); half (the second half) or first-half; or a file NAME.txt with one "
-        "class per line.",
+        "('Greek_*') and 0-based numbers ('5-9'); half (the second half) or first-half.",
     )
     label_ratio: float = DATA(
         0.5,
@@ -80,7 +79,6 @@ class DataConfig(ListingOptions, DatasetOptions):
         None, "Random seed for drawing --num-labels; does not affect --holdout. Default: --split-seed.", ge=0
     )
     max_bad: float = DATA(0.01, "Maximum fraction of unreadable images; these are skipped and listed.", ge=0, lt=1)
-    strict: bool = DATA(False, "Fail on the first unreadable image.")
 
     @field_validator("holdout")
     @classmethod
@@ -122,8 +120,3 @@ class DataConfig(ListingOptions, DatasetOptions):
     def scene_config(self) -> DataConfig | None:
         """Return the data options for scene images, whose labels are never used, or ``None`` if no scenes are used."""
         return None
-
-    @property
-    def max_bad_fraction(self) -> float:
-        """Maximum fraction of unreadable images, in [0, 1)."""
-        return 0.0 if self.strict else self.max_bad

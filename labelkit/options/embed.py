@@ -45,7 +45,6 @@ class EmbedConfig(
         None,
         "Store (NAME.h5) whose embeddings to use as input in place of images. --checkpoint must then come from a run "
         "trained on embeddings (`labelkit train METHOD --index`).",
-        aliases=["--store"],
     )
     max_images: int | None = IMAGES(None, "Maximum number of images, selected at even intervals. Default: all.", ge=1)
     logits: bool = MODEL(True, "Also store the classifier's logits, if the model has a classifier.")
@@ -61,9 +60,6 @@ class EmbedConfig(
     )
     dtype: Literal["float32", "float16"] = RUN("float32", "Data type of the stored embeddings.")
     dense: bool = PATCHES(False, "Also store patch features (the feature map of each image).")
-    patches_per_image: int | None = PATCHES(
-        None, "Number of patches per image to store (with --dense), drawn at random. Default: all.", ge=1
-    )
     patch_dtype: Literal["float16", "float32"] = PATCHES(
         "float16", "Data type of the stored patch features (with --dense)."
     )
@@ -107,11 +103,6 @@ class EmbedConfig(
         "files, even if the files were renamed. Default: none.",
         min_length=1,
     )
-    extend: Path | None = RUN_ONLY(
-        None,
-        "Sharded store to extend, created with the same model. --out contains its shards, linked rather than "
-        "rewritten, and one new shard (or --shards N) for images with new names. Default: none.",
-    )
     dry_run: bool = RUN_ONLY(False, "Show the configuration, image counts, memory and time, without writing anything.")
 
     @model_validator(mode="after")
@@ -122,16 +113,12 @@ class EmbedConfig(
             for name, field in type(self).model_fields.items():
                 if name not in _OF_ROWS and getattr(self, name) != field.default:
                     raise ValueError(f"{to_flag(name)} applies only to embedding images: remove it, or --index")
-        if self.patches_per_image is not None and not self.dense:
-            raise ValueError("--patches-per-image requires --dense")
         if self.views is None:
             for name in ("view_augmentation", "view_seed"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{to_flag(name)} requires --views")
         elif self.fast_decode:
             raise ValueError("--fast-decode cannot be combined with --views, which need full resolution")
-        if (self.reuse is not None or self.extend is not None) and self.dense:
-            raise ValueError("--dense runs the network on every image: remove --reuse and --extend")
-        if self.extend is not None and self.extend == self.out:
-            raise ValueError("--out must differ from --extend: results of that store apply only to its own images")
+        if self.reuse is not None and self.dense:
+            raise ValueError("--dense runs the network on every image: remove --reuse")
         return self

@@ -15,7 +15,7 @@ _AUGMENTATION_OPTIONS = ("row_noise", "row_dropout", "row_mix", "row_neighbors")
 
 #: Options for reading and augmenting images, which do not apply to embeddings.
 _IMAGE_OPTIONS = (
-    "data_root", "exclude", "download", "max_bad", "strict",
+    "data_root", "exclude", "download", "max_bad",
     "backbone", "pretrained", "weights", "image_size", "pixel_mean", "pixel_std",
     "augmentation", "shift_px", "noise", "dropout", "views", "grad_from_block", "train_stem", "linear_probe",
     "freeze_stages", "reuse_frozen", "pretext_steps",
@@ -30,7 +30,6 @@ class EmbeddingInputOptions(LabelsOption):
         "Store (NAME.h5), or output folder of `labelkit start`, on whose embeddings to train a small head, instead of "
         "training on the images of --dataset. This takes seconds to minutes, needs no GPU, and uses the defaults of "
         "the preset `index`.",
-        aliases=["--store"],
     )
     head_layers: int = _ROWS(
         2,

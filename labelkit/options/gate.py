@@ -30,14 +30,6 @@ HIGHER_IS_BETTER_OBJECTS = ("recall", "accuracy_at_coverage")
 """JSON objects whose entries are all scores for which higher is better, such as ``recall.1``."""
 
 
-_SCORES_BY_HEADER = {
-    "MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_iou", "ALL": "all_accuracy",
-    "TRUE_OLD": "old_as_wrong_old", "FALSE_OLD": "old_as_new",
-    "TRUE_NEW": "new_as_wrong_new", "FALSE_NEW": "new_as_old",
-}  # fmt: skip
-"""Score names by table header, in addition to ``R@K``, and by former name."""
-
-
 def get_score_direction(name: str) -> int:
     """Return +1 if higher is better for a score, -1 if lower is better, or 0 for an unknown name.
 
@@ -70,8 +62,7 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
         own = name.rpartition("/")[2]
         if not get_score_direction(own):
             known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_IS_BETTER_OBJECTS})
-            guess = _SCORES_BY_HEADER.get(own.upper()) or closest_name(own, known)
-            guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
+            guess = closest_name(own, known)
             hint = f" Did you mean `{guess}`?" if guess else ""
             raise ValueError(f"unknown score {own}.{hint} Choose from: {', '.join(known)}")
         low = -1 if own in SIGNED_SCORES else 0

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from labelkit.errors import ConfigError
-from labelkit.files import TABLE_SUFFIXES, missing_path_remedy, open_regular_file
+from labelkit.files import TABLE_SUFFIXES, missing_path_remedy, read_bytes
 from labelkit.options.base import (
     BaseConfig,
     closest_name,
@@ -343,8 +343,7 @@ def read_small_text_file(path: Path) -> str:
     """
     where = str(path)
     try:
-        with open_regular_file(path.expanduser()) as file:
-            content = file.read(_MAX_BYTES + 1)
+        content = read_bytes(path.expanduser(), _MAX_BYTES)
     except FileNotFoundError as error:
         raise ConfigError(where, "does not exist", missing_path_remedy(path.expanduser())) from error
     except IsADirectoryError as error:
@@ -352,8 +351,6 @@ def read_small_text_file(path: Path) -> str:
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(where, f"cannot be read: {reason}") from error
-    if len(content) > _MAX_BYTES:
-        raise ConfigError(where, f"is larger than {_MAX_BYTES:,} bytes", "Pass a YAML file with one option per line.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

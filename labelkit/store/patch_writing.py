@@ -63,12 +63,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         return [number for number, piece in enumerate(self.plan.chunks) if piece[0] == part]
 
     def write_chunk(
-        self,
-        number: int,
-        rows: NDArray[np.int64],
-        features: NDArray[Any],
-        cells: NDArray[np.int64] | None,
-        regions: NDArray[np.float64],
+        self, number: int, rows: NDArray[np.int64], features: NDArray[Any], regions: NDArray[np.float64]
     ) -> None:
         """Write one chunk as a file of the patch set; rewriting it is safe, and identical values give identical bytes.
 
@@ -77,8 +72,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         Args:
             number: number of the chunk.
             rows: (m,) int64 positions in the plan.
-            features: (m, c, d) float.
-            cells: (m, c, 2) int row and column of each patch; ``None`` if all cells are included.
+            features: (m, c, d) float, with the c patches of an image row by row.
             regions: (m, 4) left, top, right, bottom of the grid in pixels of the oriented original.
         """
         plan = self.plan
@@ -87,7 +81,6 @@ class PatchRun(RunFolder[_WrittenFile]):
         stored = cast_finite(flat, kind, lambda row: f"{self.out}: {names[row]}", "patches", "--patch-dtype")
         contents = FileContents.create(
             schema.FORMAT_STORE,
-            requires=schema.FEATURE_CELLS if plan.samples_cells else "",
             kind="patches",
             normalized=0,
             metric=plan.rows.metric,
@@ -101,8 +94,6 @@ class PatchRun(RunFolder[_WrittenFile]):
         contents.datasets["grids"] = np.tile(np.array(plan.grid, dtype="<u2"), (len(rows), 1))
         contents.datasets["regions"] = regions.astype("<f4")
         contents.datasets["sample_ids"] = encode_strings(names)
-        if cells is not None:
-            contents.datasets["cells"] = cells.reshape(-1, 2).astype("<u2")
         commit_file(self.part_path(number), contents.sealed().write)
 
     def publish(self, store: EmbeddingStore) -> Path:

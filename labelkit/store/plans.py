@@ -61,8 +61,6 @@ class EmbeddingPlan:
         reused_from: content digests of the stores from which embeddings are copied.
         reused: (N, 2) int, index into ``reused_from`` and row in that store, -1 for embeddings to compute; required if
             ``reused_from`` is set, and only then.
-        base_rows: number of initial rows that belong to ``reused_from[0]``, the store that this one extends. They are
-            not in any part.
 
     Raises:
         DatasetError: a sample id is not a path relative to the data root.
@@ -88,7 +86,6 @@ class EmbeddingPlan:
     split_names: Sequence[str] = ()
     reused_from: Sequence[str] = ()
     reused: NDArray[np.int64] | None = None
-    base_rows: int = 0
 
     def __post_init__(self) -> None:
         """Convert the fields to their stored types and check them against each other."""
@@ -186,7 +183,6 @@ class EmbeddingPlan:
             "created_by": self.created_by,
             **({} if self.views is None else {"views": dict(self.views)}),
             **({"reuse": {"stores": list(self.reused_from), "rows": self.num_reused}} if self.reused_from else {}),
-            **({"base_rows": self.base_rows} if self.base_rows else {}),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -204,12 +200,12 @@ class EmbeddingPlan:
     @property
     def num_parts(self) -> int:
         """Number of parts in a run of this plan."""
-        return -(-(len(self.sample_ids) - self.base_rows) // self.part_rows)
+        return -(-len(self.sample_ids) // self.part_rows)
 
     def estimated_bytes(self) -> int:
         """Estimate the size of the output in bytes."""
         longest, count = max(len(encode_name(name)) for name in self.sample_ids), len(self.sample_ids)
-        return self._row_bytes * (count - self.base_rows) + (longest + 16) * count + (64 << 10)
+        return (self._row_bytes + longest + 16) * count + (64 << 10)
 
 
 def resume_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
@@ -287,8 +283,6 @@ class PatchPlan:
         grid: number of rows and columns of patches in an image.
         dim: dimension of the patch features.
         dtype: ``float16`` or ``float32``.
-        per_image: number of cells sampled from each image; ``None``: all.
-        seed: seed of the sampling.
         set_bytes: maximum size of a file of the patch set, unless one batch is larger; limited to 64 MiB.
     """
 
@@ -297,24 +291,16 @@ class PatchPlan:
     grid: tuple[int, int]
     dim: int
     dtype: str = "float16"
-    per_image: int | None = None
-    seed: int = 0
     set_bytes: int = schema.SET_BYTES
 
     @property
     def num_patches(self) -> int:
         """Number of patches per image."""
-        cells = self.grid[0] * self.grid[1]
-        return cells if self.per_image is None else min(self.per_image, cells)
-
-    @property
-    def samples_cells(self) -> bool:
-        """Whether only some cells of each image are sampled, so that the cell of each patch must be stored."""
-        return self.per_image is not None
+        return self.grid[0] * self.grid[1]
 
     @property
     def _row_bytes(self) -> int:
-        return self.num_patches * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.samples_cells else 0)) + 40
+        return self.num_patches * self.dim * np.dtype(self.dtype).itemsize + 40
 
     @cached_property
     def chunks(self) -> list[tuple[int, int, int]]:
@@ -330,12 +316,8 @@ class PatchPlan:
     @property
     def recipe(self) -> dict[str, Any]:
         """Settings, other than the store, that determine the patches."""
-        return {
-            "layer": self.layer,
-            "grid": list(self.grid),
-            "per_image": self.per_image,
-            "seed": self.seed if self.samples_cells else None,
-        }
+        # earlier versions could sample some patches of each image
+        return {"layer": self.layer, "grid": list(self.grid), "per_image": None, "seed": None}
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the content of ``plan.json``."""

@@ -34,8 +34,7 @@ MAJOR_VERSION = 1
 FEATURE_CELLS = "cells"
 FEATURE_IMAGELESS = "imageless"
 FEATURE_SHARDED = "sharded"
-FEATURE_UNSORTED = "unsorted"
-KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS, FEATURE_UNSORTED})
+KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS})
 """Features that any file may require; stores may also be sharded."""
 VIEWS = "view_embeddings"
 """Column of a store with the embeddings of views; the root attribute ``views`` records how they were drawn."""

@@ -12,10 +12,8 @@ import contextlib
 import io
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -30,7 +28,6 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file, fsync_folder, translate_os_errors
 from labelkit.store.reader import (
     SHARD_NAME,
-    VIRTUAL_NAME,
     Shard,
     ShardColumn,
     Shards,
@@ -286,10 +283,10 @@ def _attribute_array(value: AttributeValue) -> Array:
     return np.array(value, dtype="<i8")
 
 
-def shard_ranges(rows: int, shards: int, first: int = 0) -> tuple[tuple[int, int], ...]:
+def shard_ranges(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
     """Split rows into nonempty shards of about equal size; return the first and end row (exclusive) of each."""
-    count = min(shards, rows - first, schema.MAX_SHARDS)
-    return tuple(pairwise(first + (rows - first) * number // max(1, count) for number in range(count + 1)))
+    count = min(shards, rows, schema.MAX_SHARDS)
+    return tuple(pairwise(rows * number // max(1, count) for number in range(count + 1)))
 
 
 def list_sharded_columns(contents: FileContents) -> list[str]:
@@ -299,9 +296,7 @@ def list_sharded_columns(contents: FileContents) -> list[str]:
     return [*(name for name in ("embeddings", schema.VIEWS) if name in every), *sorted(extras)]
 
 
-def write_store_files(
-    contents: FileContents, out: Path, temporary: Path, *, shards: int | None, replace: bool, kept: Shards | None = None
-) -> None:
+def write_store_files(contents: FileContents, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> None:
     """Write a store atomically, to one file or to shards, and remove the shards that it replaces.
 
     The store appears when its shards are complete. If there was no store before, a failure leaves no files; files left
@@ -313,13 +308,12 @@ def write_store_files(
         temporary: unused path for incomplete files, on the same file system.
         shards: number of files for its rows; ``None``: one file.
         replace: whether an existing store may be replaced; if not, it raises an ``OutputExistsError``.
-        kept: shards of another store with the first rows, to be linked; ``shards`` (default: 1) contain the others.
     """
     names: list[str] = []
     try:
-        if shards is not None or kept is not None:
-            table = _write_shards(contents, shards or 1, out, temporary, kept)
-            names, contents = [VIRTUAL_NAME, *(shard.name for shard in table.files)], _index(contents, table)
+        if shards is not None:
+            table = _write_shards(contents, shards, out, temporary)
+            names, contents = [shard.name for shard in table.files], _index(contents, table)
         commit_file(out, contents.write, replace=replace, temporary=temporary)
     except BaseException:
         if not out.exists():  # otherwise, another process may have created it from the same shards
@@ -333,25 +327,19 @@ def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
     folder = shards_folder(out)
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            if (path.name == VIRTUAL_NAME or SHARD_NAME.fullmatch(path.name)) and path.name not in but:
+            if SHARD_NAME.fullmatch(path.name) and path.name not in but:
                 path.unlink(missing_ok=True)
         folder.rmdir()
 
 
-def _write_shards(whole: FileContents, count: int, out: Path, temporary: Path, kept: Shards | None) -> Shards:
-    """Write the shards, and link those that another store already has."""
+def _write_shards(whole: FileContents, count: int, out: Path, temporary: Path) -> Shards:
     datasets, names = whole.datasets, list_sharded_columns(whole)
     folder = shards_folder(out)
     with translate_os_errors(folder):
         folder.mkdir(exist_ok=True)
     fsync_folder(folder.parent)
     shards: list[Shard] = []
-    if kept is not None:
-        for shard in kept.files:
-            _link(kept.path(shard), folder / shard.name, temporary)
-            shards.append(replace(shard, store=shard.store or kept.store_digest))
-    old = shards[-1].stop if shards else 0
-    for number, (start, stop) in enumerate(shard_ranges(datasets["embeddings"].shape[0], count, old), len(shards)):
+    for number, (start, stop) in enumerate(shard_ranges(datasets["embeddings"].shape[0], count)):
         rows = {name: _between(datasets[name], start, stop) for name in names}
         contents = FileContents.create(schema.FORMAT_SHARD, rows, shard=number, row_start=start, row_stop=stop)
         contents.set_attributes("", store_digest=whole.content_digest)
@@ -368,38 +356,7 @@ def _write_shards(whole: FileContents, count: int, out: Path, temporary: Path, k
         )
         for name in names
     }
-    table = Shards(out, about, tuple(shards))
-    _write_virtual(table, temporary)
-    return table
-
-
-def _link(source: Path, target: Path, temporary: Path) -> None:
-    """Hard-link a file, which never changes, or copy it if the file system does not support links."""
-    with contextlib.suppress(OSError, NotImplementedError):
-        target.hardlink_to(source)
-    if not (target.exists() and target.samefile(source)):
-        with source.open("rb") as file:
-            commit_file(target, partial(shutil.copyfileobj, file), temporary=temporary)
-
-
-def _write_virtual(shards: Shards, temporary: Path) -> None:
-    """Write the file that presents all shards as one to other programs; rows of missing shards are NaN."""
-
-    def write(file: BinaryIO) -> None:
-        with _create_hdf5(file, libver=("v110", "v110")) as hdf5:
-            for name, column in shards.columns.items():
-                create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-                create.set_obj_track_times(False)
-                create.set_fill_value(np.array(np.nan, column.dtype))
-                space = h5py.h5s.create_simple((shards.rows, column.width))
-                for shard in shards.files:
-                    shape = (shard.stop - shard.start, column.width)
-                    space.select_hyperslab((shard.start, 0), shape)
-                    create.set_virtual(space, shard.name.encode(), name.encode(), h5py.h5s.create_simple(shape))
-                space.select_all()
-                h5py.h5d.create(hdf5.id, name.encode(), h5py.h5t.py_create(np.dtype(column.dtype)), space, dcpl=create)
-
-    commit_file(shards.folder / VIRTUAL_NAME, write, temporary=temporary)
+    return Shards(out, about, tuple(shards))
 
 
 def _between(data: Array | StreamedDataset, start: int, stop: int) -> Array | StreamedDataset:

@@ -8,7 +8,6 @@ from labelkit.algorithms.clustering import (
     kmeans,
     nearest_centroids,
     semi_supervised_kmeans,
-    spherical_kmeans,
 )
 from labelkit.algorithms.row_blocks import StoredRows
 from numpy.typing import NDArray
@@ -146,7 +145,7 @@ def test_equal_seeds_give_equal_results_whatever_the_number_of_threads(digits: t
 
 def test_spherical_kmeans_groups_by_direction_not_by_length() -> None:
     rows = np.array([[1.0, 0.1], [100, -10], [0.1, 1], [-5, 50]])
-    found = spherical_kmeans(rows, 2, generator=np.random.default_rng(0))
+    found = kmeans(rows, 2, generator=np.random.default_rng(0), spherical=True)
     assert found.cluster_ids[0] == found.cluster_ids[1] != found.cluster_ids[2] == found.cluster_ids[3]
     np.testing.assert_allclose(np.sort(found.centroids, axis=0), [[0, 0], [1, 1]], atol=1e-12)
     cosine = 1 / np.sqrt(1.01)
@@ -157,20 +156,23 @@ def test_spherical_kmeans_groups_by_direction_not_by_length() -> None:
 def test_groups_do_not_depend_on_the_size_of_the_numbers(digits: tuple[Array, Array], size: float, dtype: Any) -> None:
     rows, labels = digits[0][:400].astype(dtype), digits[1][:400]
     large = rows * dtype(size)
-    for function in (kmeans, spherical_kmeans):
-        small, found = (function(x, 5, generator=np.random.default_rng(0), num_inits=2, tol=0) for x in (rows, large))
+    for spherical in (False, True):
+        small, found = (
+            kmeans(x, 5, generator=np.random.default_rng(0), num_inits=2, tol=0, spherical=spherical)
+            for x in (rows, large)
+        )
         np.testing.assert_array_equal(found.cluster_ids, small.cluster_ids)
-        if function is kmeans:
+        if not spherical:
             np.testing.assert_array_equal(nearest_centroids(large, found.centroids), found.cluster_ids)
     known = labels < 2
-    small, found = (
+    before, after = (
         semi_supervised_kmeans(
             x[~known], x[known], labels[known], 5, generator=np.random.default_rng(0), num_inits=2, tol=0
         )
         for x in (rows, large)
     )
-    assert len(np.unique(found.unlabeled_ids)) == 5
-    np.testing.assert_array_equal(found.unlabeled_ids, small.unlabeled_ids)
+    assert len(np.unique(after.unlabeled_ids)) == 5
+    np.testing.assert_array_equal(after.unlabeled_ids, before.unlabeled_ids)
 
 
 def test_rows_read_in_blocks_are_grouped_by_a_sample_and_all_assigned(rng: np.random.Generator) -> None:
@@ -188,7 +190,7 @@ def test_rows_read_in_blocks_are_grouped_by_a_sample_and_all_assigned(rng: np.ra
         assert len(np.unique(truth * 4 + ids)) == 4
 
 
-@pytest.mark.parametrize("function", [kmeans, spherical_kmeans])
+@pytest.mark.parametrize("spherical", [False, True])
 @pytest.mark.parametrize(
     ("rows", "num_clusters", "options", "message"),
     [
@@ -203,10 +205,10 @@ def test_rows_read_in_blocks_are_grouped_by_a_sample_and_all_assigned(rng: np.ra
     ],
 )
 def test_bad_input_is_refused(
-    function: Any, rows: list[Any], num_clusters: int, options: dict[str, Any], message: str
+    spherical: bool, rows: list[Any], num_clusters: int, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        function(np.array(rows, dtype=np.float32), num_clusters, generator=FixedDraws(), **options)
+        kmeans(np.array(rows, dtype=np.float32), num_clusters, generator=FixedDraws(), spherical=spherical, **options)
 
 
 @pytest.mark.parametrize(

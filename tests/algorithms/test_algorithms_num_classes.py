@@ -55,36 +55,25 @@ def test_search_refuses_bounds_out_of_order() -> None:
         bounded_integer_search(lambda number: number, 5, 4)
 
 
-@pytest.mark.parametrize("search", ["brent", "grid"])
-def test_answer_is_the_best_number_evaluated(search: Any, rng: np.random.Generator) -> None:
+def test_answer_is_the_best_number_evaluated(rng: np.random.Generator) -> None:
     rows, labels, mask = blobs(rng)
     seen: list[tuple[int, float]] = []
-    found = estimate_num_classes(
-        rows, labels, mask, k_min=3, k_max=20, search=search, progress=lambda *entry: seen.append(entry)
-    )
+    found = estimate_num_classes(rows, labels, mask, k_min=3, k_max=20, progress=lambda *entry: seen.append(entry))
     assert found.curve == seen
     highest = max(score for _, score in seen)
     assert found.best == min(number for number, score in seen if score == highest)
     assert all(0 <= score <= 1 for _, score in seen)
 
 
-def test_grid_finds_the_number_of_well_separated_groups(rng: np.random.Generator) -> None:
+def test_the_number_of_well_separated_groups_is_found(rng: np.random.Generator) -> None:
     rows, labels, mask = blobs(rng)
-    found = estimate_num_classes(rows, labels, mask, k_min=1, k_max=10, search="grid")
+    found = estimate_num_classes(rows, labels, mask, k_min=1, k_max=8)
     scores = dict(found.curve)
-    assert list(scores) == list(range(1, 11))
+    assert list(scores) == list(range(1, 9))
     assert scores[6] == 1.0
     assert scores[1] == pytest.approx(1 / 3)  # one cluster holds all, and names one of three classes
     # With 4 or 5 clusters the merged groups may be unlabeled ones, which the score cannot see.
     assert found.best in (4, 5, 6)
-
-
-def test_score_of_a_number_does_not_depend_on_the_search(rng: np.random.Generator) -> None:
-    rows, labels, mask = blobs(rng)
-    options: dict[str, Any] = {"k_min": 3, "k_max": 16, "num_inits": 1, "seed": 4}
-    grid = dict(estimate_num_classes(rows, labels, mask, search="grid", **options).curve)
-    for number, score in estimate_num_classes(rows, labels, mask, search="brent", **options).curve:
-        assert grid[number] == score
 
 
 def test_labels_of_unlabeled_rows_are_never_read(rng: np.random.Generator) -> None:
@@ -104,7 +93,6 @@ def test_labels_of_unlabeled_rows_are_never_read(rng: np.random.Generator) -> No
         ({"labeled_mask": np.zeros(60)}, "float64"),
         ({"labeled_mask": np.ones(60, dtype=bool)}, "labels of labeled rows must be >= 0, got -1"),
         ({"labels": np.zeros(3)}, r"\(3,\)"),
-        ({"search": "binary"}, "'binary'"),
     ],
 )
 def test_bad_input_is_refused(changes: dict[str, Any], message: str, rng: np.random.Generator) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.algorithms import row_blocks
-from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
 from labelkit.algorithms.neighbors import Metric, knn
 from labelkit.algorithms.row_blocks import StoredRows, to_unit_length
 from numpy.typing import NDArray
@@ -34,10 +34,14 @@ def test_chosen_rows_are_scaled_and_moved(stored: NDArray[np.float32]) -> None:
 
 
 @pytest.mark.parametrize("in_blocks", [True, False])
-@pytest.mark.parametrize("run", [kmeans, spherical_kmeans])
-def test_clusters_of_a_file_are_those_of_an_array(run: Any, in_blocks: bool, stored: NDArray[np.float32]) -> None:
-    of_array = run(np.array(stored), 7, generator=np.random.default_rng(0), num_inits=2)
-    of_file = run(StoredRows(stored, in_blocks=in_blocks), 7, generator=np.random.default_rng(0), num_inits=2)
+@pytest.mark.parametrize("spherical", [False, True])
+def test_clusters_of_a_file_are_those_of_an_array(
+    spherical: bool, in_blocks: bool, stored: NDArray[np.float32]
+) -> None:
+    of_array, of_file = (
+        kmeans(rows, 7, generator=np.random.default_rng(0), num_inits=2, spherical=spherical)
+        for rows in (np.array(stored), StoredRows(stored, in_blocks=in_blocks))
+    )
     np.testing.assert_array_equal(of_file.cluster_ids, of_array.cluster_ids)
     np.testing.assert_array_equal(of_file.centroids, of_array.centroids)
 

@@ -73,25 +73,6 @@ def test_the_store_is_the_same_with_and_without_patches(
     assert all_bytes(out) == all_bytes(dense)
 
 
-def test_drawn_patches_are_some_of_all_and_the_same_each_time(
-    dense: Path, photos: Path, tmp_path: Path, labelkit: Labelkit
-) -> None:
-    cells = {}
-    for name in ("one", "two"):
-        out = tmp_path / f"{name}.h5"
-        options = ("--patches-per-image", 5, "--patch-dtype", "float32")
-        assert labelkit("embed", "--dataset", photos, *NETWORK, "--dense", *options, "--out", out).code == 0
-        patches = open_patches(open_store(out))
-        cells[len(cells)] = [patches.get_image(row).cells.tolist() for row in range(48)]
-        full = open_patches(open_store(dense)).get_image(7)
-        image = patches.get_image(7)
-        numbers = image.cells[:, 0] * 4 + image.cells[:, 1]
-        assert patches.dtype == "float32"
-        np.testing.assert_allclose(image.features, full.features[numbers], atol=2e-3)
-    assert cells[0] == cells[1]
-    assert all(len({tuple(cell) for cell in image}) == 5 for image in cells[0])
-
-
 def test_regions_are_what_a_center_crop_keeps() -> None:
     view = ViewSpec(224, resize_ratio=256 / 224)
     sizes = np.array([[512, 1024], [256, 256]], dtype=np.uint32)
@@ -102,8 +83,6 @@ def test_regions_are_what_a_center_crop_keeps() -> None:
     ("options", "code", "message"),
     [
         (("--backbone", "pixels", "--image-size", 8, "--dense"), 2, "pixels: has no feature map"),
-        ((*NETWORK, "--dense", "--patches-per-image", 17), 2, "17 patches were requested, but each image has only"),
-        ((*NETWORK, "--patches-per-image", 3), 2, "requires --dense"),
         ((*NETWORK, "--dense", "--image-size", 4), 2, "patch"),
     ],
 )

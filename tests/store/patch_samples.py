@@ -23,16 +23,11 @@ def features_of(plan: PatchPlan, row: int) -> np.ndarray:
     return np.arange(plan.num_patches * plan.dim).reshape(plan.num_patches, plan.dim) / 8 + row
 
 
-def cells_of_images(plan: PatchPlan, row: int) -> np.ndarray:
-    return np.stack(np.divmod(np.arange(plan.num_patches) + row % 2, plan.grid[1]), axis=1)
-
-
 def piece_of(plan: PatchPlan, number: int) -> tuple[Any, ...]:
     _, start, stop = plan.chunks[number]
     rows = np.array([row for row in range(start, stop) if row not in BAD], dtype=np.int64)
-    cells = np.stack([cells_of_images(plan, row) for row in rows]) if plan.samples_cells else None
     features = np.stack([features_of(plan, row) for row in rows])
-    return rows, features, cells, np.array([[0, 0, 6, 4 + row] for row in rows], dtype=np.float64)
+    return rows, features, np.array([[0, 0, 6, 4 + row] for row in rows], dtype=np.float64)
 
 
 def make_both(out: Path, plan: PatchPlan, *, overwrite: bool = False) -> None:

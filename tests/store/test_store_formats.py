@@ -205,7 +205,7 @@ def test_unfinished_patches_of_format_1_0_are_made_again(tmp_path):
     assert run.pending_parts() == [0, 1]
     for number, rows in enumerate((np.array([0, 2, 3]), np.arange(4, 8))):
         features = 10 * rows[:, None, None] + np.arange(4)[:, None] + np.arange(2) / 2
-        run.write_chunk(number, rows, features, None, np.tile([0.0, 1.0, 8.0, 9.0], (len(rows), 1)))
+        run.write_chunk(number, rows, features, np.tile([0.0, 1.0, 8.0, 9.0], (len(rows), 1)))
     run.publish(store)
     made = open_patches(store)
     shutil.copytree(FORMATS / "patches-1.0", tmp_path / "g.h5.patches")

@@ -24,7 +24,7 @@ from labelkit.store import parts as run_folder
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import compute_cell_boxes, open_patches, patches_folder
-from patch_samples import BAD, bytes_of_all, cells_of_images, features_of, make_both, make_patch_plan, piece_of
+from patch_samples import BAD, bytes_of_all, features_of, make_both, make_patch_plan, piece_of
 from store_samples import MODEL, make_plan, make_store
 
 GRIDS = np.array([[2, 3], [1, 1], [3, 1], [2, 2], [1, 4], [2, 1], [1, 2]])
@@ -257,16 +257,6 @@ def test_what_was_written_is_read_in_the_rows_of_the_store(tmp_path: Path, dtype
         assert image.region == (0, 0, 6, 4 + position)
     assert patches.num_patches == 7 * 6
     assert not (tmp_path / "s.h5.patches.run").exists()
-
-
-def test_drawn_patches_keep_their_cells(tmp_path: Path) -> None:
-    plan = make_patch_plan(per_image=4, seed=3)
-    make_both(tmp_path / "s.h5", plan)
-    patches = open_patches(open_store(tmp_path / "s.h5"))
-    assert patches.is_sampled
-    image = patches.get_image(1)
-    np.testing.assert_array_equal(image.cells, cells_of_images(plan, 2))
-    np.testing.assert_array_equal(image.features, features_of(plan, 2).astype(np.float16))
 
 
 def test_patches_can_be_added_to_a_finished_store(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def write_patches(store):
     run = PatchRun.open(store.path, plan)
     for number, (_, start, stop) in enumerate(plan.chunks):
         rows = np.arange(start, stop)
-        run.write_chunk(number, rows, np.ones((len(rows), 4, 2)), None, np.tile([0, 0, 8, 8], (len(rows), 1)))
+        run.write_chunk(number, rows, np.ones((len(rows), 4, 2)), np.tile([0, 0, 8, 8], (len(rows), 1)))
     run.publish(store)
     return store
 

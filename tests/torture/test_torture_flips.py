@@ -99,7 +99,7 @@ def _result(folder: Path) -> tuple[list[Path], Read]:
 
 
 def _patches(folder: Path) -> tuple[list[Path], Read]:
-    plan = make_patch_plan(per_image=4, seed=3)
+    plan = make_patch_plan()
     make_both(folder / "s.h5", plan)
     store = open_store(folder / "s.h5")
     files = sorted(patches_folder(store.path).iterdir())

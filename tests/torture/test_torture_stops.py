@@ -21,7 +21,7 @@ LINES = (
     "export --help",
     "status --index no.h5",
     "nosuch",
-    "list datasets --json",
+    "list methods --json",
 )
 STREAMS = (">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full", "| true")
 SECONDS = 2.0

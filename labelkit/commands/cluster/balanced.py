@@ -13,13 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.clustering import spherical_kmeans
+from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.row_blocks import StoredRows, row_slices
 from labelkit.algorithms.sinkhorn import (
     KERNEL_BYTES,
     LinearScores,
     SinkhornResult,
-    balanced_labels,
     build_prior,
     solve_assignment,
     sort_prior_by_cluster_size,
@@ -36,7 +35,6 @@ from labelkit.store.embeddings import EmbeddingStore
 
 # Tolerance of intermediate rounds; only the last assignment must meet --tolerance.
 _ROUND_TOLERANCE = 1e-4
-_EXACT_MAX_ROWS = 8000
 _LARGEST_PRIOR_BYTES = 1 << 26
 
 
@@ -45,17 +43,14 @@ def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: 
 
     Raises:
         StoreError: the rows cannot be used.
-        ConfigError: the prior is neither a known word nor a file, or there are too many rows for ``--exact-balance``.
+        ConfigError: the prior is neither a known word nor a file.
         InputError: the file of the prior cannot be used.
     """
-    if config.exact_balance and len(rows) > _EXACT_MAX_ROWS:
-        problem = f"{config.index} has {len(rows)} images, but exact assignment supports at most {_EXACT_MAX_ROWS}"
-        raise ConfigError("--exact-balance", problem, "Remove --exact-balance, or choose a --split with fewer images.")
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
     features = load_rows_within_memory_limit(config, store, rows, normalize=True)
     check_nonzero_embeddings(store, rows, features)
     generator = keyed_generator(config.seed, "cluster")
-    clustering = spherical_kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits)
+    clustering = kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits, spherical=True)
     prototypes = torch.from_numpy(clustering.centroids.astype(np.float32))
     points = features if features.in_blocks else torch.from_numpy(features.to_array())
     found = _optimize_alternately(config, points, prior, prototypes)
@@ -99,17 +94,12 @@ def _optimize_alternately(
             break
         before, potentials = found.cluster_ids, found.potentials
         prototypes = _compute_mean_directions(points, found.cluster_ids, prototypes)
-    cluster_ids, confidence = found.cluster_ids, found.confidence
-    if config.exact_balance:
-        cluster_ids = balanced_labels(torch.as_tensor(points[:]) @ prototypes.T, prior)
-        assignments = found.assignments(LinearScores(points, prototypes))
-        confidence = assignments.gather(1, cluster_ids[:, None]).squeeze(1)
-    shares = confidence.float().numpy()
+    shares = found.confidence.numpy()
     reached = {"rounds": rounds, "passes": passes}
     arrays = {"prototypes": prototypes, "potentials": found.potentials}
     arrays |= {"marginals": found.marginals, "prior_shares": prior}
     return ClusteringOutput(
-        cluster_ids.numpy(),
+        found.cluster_ids.numpy(),
         {name: array.numpy() for name, array in arrays.items()},
         {"marginal_error": found.marginal_error, "converged": found.converged, **reached},
         {"marginal error": found.marginal_error, **reached},

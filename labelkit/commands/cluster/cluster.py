@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import (
-    Clustering,
-    kmeans,
-    nearest_centroids,
-    semi_supervised_kmeans,
-    spherical_kmeans,
-)
+from labelkit.algorithms.clustering import Clustering, kmeans, nearest_centroids, semi_supervised_kmeans
 from labelkit.commands.cluster.grouping import ClusteringOutput
 from labelkit.commands.cluster.options import (
     ClusterConfig,
@@ -180,11 +174,9 @@ def _cluster_rows(
         centroids, inertia, iterations = guided.centroids, guided.inertia, guided.num_iterations
         classes = guided.class_of_cluster
     else:
-        algorithm = kmeans
-        if isinstance(config, SphericalKMeansConfig):
+        if is_spherical := isinstance(config, SphericalKMeansConfig):
             check_nonzero_embeddings(store, rows, features)
-            algorithm = spherical_kmeans
-        found = algorithm(features, config.num_clusters, **options)
+        found = kmeans(features, config.num_clusters, spherical=is_spherical, **options)
         ids, centroids, inertia, iterations = found.cluster_ids, found.centroids, found.inertia, found.num_iterations
     facts = {"inertia": inertia, "iterations": iterations}
     return ClusteringOutput(
@@ -253,9 +245,9 @@ def _run_on_patches(
     if config.num_clusters > len(sample):
         problem = f"{config.num_clusters} clusters are too many for {len(sample)} patches of {config.index}"
         raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
-    group = spherical_kmeans if is_spherical else kmeans
     sample = normalize_embeddings(sample) if scaled else sample
-    found = group(sample, config.num_clusters, **_kmeans_options(config, "cluster patches"))
+    options = _kmeans_options(config, "cluster patches")
+    found = kmeans(sample, config.num_clusters, spherical=is_spherical, **options)
     # nearest centroids; -1 for patches of other images, and zero patches if spherical
     ids = [np.zeros(0, np.int32)]
     for block in patches.iterate_blocks(max_block_bytes(config, _BLOCK_BYTES)):

@@ -66,9 +66,6 @@ class SinkhornConfig(ClusterConfig):
         "Cluster sizes: uniform; zipf:a, proportional to 1/rank^a; or a text file with one number "
         "per cluster (fractions that sum to 1, or sizes that sum to the number of images).",
     )
-    exact_balance: bool = OPTION(
-        False, "Match the cluster sizes exactly with a final linear assignment (at most 8,000 images)."
-    )
     num_inits: int = OPTION(
         1,
         "Number of random initializations of spherical k-means; the centroids with the lowest inertia "

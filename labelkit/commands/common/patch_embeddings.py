@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.data.keyed_random import KeyedRNG, keyed_generator
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.loaders import EvalBatch
 from labelkit.data.views.boxes import draw_crop_boxes
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError, DivergenceError
+from labelkit.errors import DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.patch_writing import PatchRun
@@ -35,26 +35,10 @@ def compute_patch_grid_shape(network: InferenceNetwork, view: ViewSpec) -> tuple
 def plan_patch_features(
     config: EmbedConfig, network: InferenceNetwork, plan: EmbeddingPlan, shape: tuple[int, int, int]
 ) -> PatchPlan:
-    """Plan how patch features are stored next to the image embeddings.
-
-    Raises:
-        ConfigError: more patches are requested than an image has.
-    """
+    """Plan how patch features are stored next to the image embeddings."""
     rows, columns, dim = shape
-    if config.patches_per_image is not None and config.patches_per_image > rows * columns:
-        problem = f"{config.patches_per_image} patches were requested, but each image has only {rows} x {columns}"
-        raise ConfigError(
-            "--patches-per-image", problem, "Lower this number, or remove the option to store all patches."
-        )
-    return PatchPlan(
-        rows=plan,
-        layer=network.patch_identity["layer"],
-        grid=(rows, columns),
-        dim=dim,
-        dtype=config.patch_dtype,
-        per_image=config.patches_per_image,
-        seed=0,
-    )
+    layer = network.patch_identity["layer"]
+    return PatchPlan(rows=plan, layer=layer, grid=(rows, columns), dim=dim, dtype=config.patch_dtype)
 
 
 def compute_view_regions(image_sizes: NDArray[np.integer], view: ViewSpec) -> NDArray[np.float64]:
@@ -64,17 +48,6 @@ def compute_view_regions(image_sizes: NDArray[np.integer], view: ViewSpec) -> ND
     """
     heights, widths = image_sizes[:, 0], image_sizes[:, 1]
     return draw_crop_boxes(view, heights, widths, KeyedRNG(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
-
-
-def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sample the patches to store: (m, c) sorted grid cells per image, which depend only on the seed and the row."""
-    cells = plan.grid[0] * plan.grid[1]
-    if plan.per_image is None:
-        return np.tile(np.arange(cells), (len(rows), 1))
-    drawn = [
-        keyed_generator(plan.seed, "patches", epoch=int(row)).permutation(cells)[: plan.num_patches] for row in rows
-    ]
-    return np.sort(np.array(drawn, dtype=np.int64).reshape(len(rows), plan.num_patches), axis=1)
 
 
 class PatchCollector:
@@ -96,7 +69,6 @@ class PatchCollector:
         """
         plan = self._run.plan
         rows = np.asarray(batch.rows, dtype=np.int64)[keep]
-        chosen = sample_patch_cells(plan, rows)
         flat = maps.flatten(1, 2).cpu()[torch.from_numpy(keep)]
         if not bool(torch.isfinite(flat).all()):
             raise DivergenceError(
@@ -104,17 +76,12 @@ class PatchCollector:
                 "the network produces NaN or infinite patch features",
                 "Use --precision float32, or another checkpoint.",
             )
-        if plan.samples_cells:
-            flat = flat.gather(1, torch.from_numpy(chosen)[:, :, None].expand(-1, -1, plan.dim))
         # cast here, where it is fast; values that overflow float16 are reported when they are written
         overflows = bool((flat.abs() > torch.finfo(torch.float16).max).any())
         features = flat.float() if plan.dtype == "float32" or overflows else flat.half()
         assert batch.crops is not None
-        cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.samples_cells else None
-        self._batches.append((rows, features.numpy(), cells, compute_view_regions(batch.crops.sizes[keep], self._view)))
+        self._batches.append((rows, features.numpy(), compute_view_regions(batch.crops.sizes[keep], self._view)))
         if int(batch.rows[-1]) + 1 == plan.chunks[self._pieces[0]][2]:
-            joined_rows, values, places, regions = zip(*self._batches, strict=True)
-            joined = None if cells is None else np.concatenate(places)
-            piece = np.concatenate(joined_rows), np.concatenate(values), joined, np.concatenate(regions)
-            self._batches = []
+            piece = map(np.concatenate, zip(*self._batches, strict=True))
             self._run.write_chunk(self._pieces.pop(0), *piece)
+            self._batches = []

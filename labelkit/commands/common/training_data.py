@@ -20,7 +20,6 @@ from labelkit.data.splits import (
     ClassLabels,
     LabelSplit,
     draw_holdout_rows,
-    expand_class_file,
     make_dataset_label_split,
     make_few_labels_split,
     make_gcd_split,
@@ -472,10 +471,10 @@ def parse_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple
     """Return the sorted indices of the classes given by ``--old-classes``.
 
     Raises:
-        ConfigError: a class is unknown, or a file cannot be read.
+        ConfigError: a class is unknown.
     """
     with _raise_as_option_error("--old-classes"):
-        return resolve_classes(expand_class_file(words, class_names), class_names)
+        return resolve_classes(words, class_names)
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> CommandResult:
     names = dataset.presence_classes
     head = MultiLabelClassifier(network, config.train, len(names), seed=config.seed).to(runtime.device)
     size = network.input_spec.size
-    limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": 0.0}
+    limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad": 0.0}
     train, test = (
         EvalImages.for_network(dataset.select(dataset.rows_in_split(split)), network, runtime.device, **limits)
         for split in ("train", "test")

@@ -162,12 +162,12 @@ class EvalImages:
         device: torch.device,
         *,
         num_workers: int | None,
-        max_bad_fraction: float,
+        max_bad: float,
     ) -> EvalImages:
         """Prepare the readable images of a dataset, resized so that they can be cropped to the network's input size."""
         spec = network.input_spec
         bank = ImageBank(images, base_size=compute_resize_side(spec.size), device=device)
-        bank.check_readable(max_bad_fraction)
+        bank.check_readable(max_bad)
         return cls(bank, bank.rows, Normalize(spec.mean, spec.std), num_workers or 0)
 
     def select_labeled(self) -> EvalImages:
@@ -219,7 +219,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> CommandResult:
     runtime = Runtime(device=config.device, threads=config.threads)
     network = network.to(runtime.device).eval()
     spec, chiral, num_classes = network.input_spec, prepared.dataset.chiral, len(prepared.dataset.class_names)
-    limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": options.max_bad_fraction}
+    limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad": options.max_bad}
     train, test = (
         EvalImages.for_network(images, network, runtime.device, **limits).select_labeled()
         for images in (prepared.dataset, evaluated)

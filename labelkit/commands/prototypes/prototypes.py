@@ -25,20 +25,15 @@ def make_prototypes(config: PrototypesConfig) -> CommandResult:
         from labelkit.training.devices import Runtime
 
         device = str(Runtime(device=device).device)
-    levels = build_t_schedule(config.t, config.sharpest_t)
+    levels = build_t_schedule(config.sharpest_t)
     started = time.monotonic()
-    with progress.task("optimizing prototypes", total=len(levels) * config.num_inits) as task:
+    with progress.task("optimizing prototypes", total=len(levels)) as task:
         made = load_or_compute_prototypes(
             config.num_classes,
             config.embed_dim,
             seed=config.seed,
-            method=config.method,
-            t=config.t,
             sharpest_t=config.sharpest_t,
-            iterations=config.max_iterations,
-            num_starts=config.num_inits,
             device=device,
-            use_cache=config.cache,
             show_message=progress.warning,
             report=lambda t, largest: task.advance(1, sharpness=t, max_cosine=largest),
         )

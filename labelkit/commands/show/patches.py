@@ -36,7 +36,7 @@ def show_patches(config: ShowPatchesConfig) -> CommandResult:
     patches = open_patches(store)
     if patches.is_sampled:
         problem = "contains only some patches of each image, so similarity maps cannot be drawn"
-        raise ConfigError("--index", f"{config.index} {problem}", "Embed without --patches-per-image.")
+        raise ConfigError("--index", f"{config.index} {problem}", "Embed the images again with --dense.")
     drawn_rows = np.sort(keyed_generator(config.seed, "show patches").permutation(store.n)[:_DEFAULT_IMAGES])
     rows = drawn_rows.tolist() if config.rows is None else check_rows(store, config.rows, "--rows")
     maps = [patches.get_image(row) for row in rows]

@@ -88,7 +88,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
             return prepared.rows.build_bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
         size = method.network.input_spec.size
         bank = ImageBank(dataset, base_size=size, device=runtime.device)
-        bank.check_readable(config.max_bad_fraction)
+        bank.check_readable(config.max_bad)
         warn_about_blank_images(dataset, bank.lost)
         return bank
 

@@ -48,18 +48,15 @@ def load_or_compute_prototypes(
     *,
     seed: int = 0,
     method: PrototypeMethod = "auto",
-    t: float = DEFAULT_T,
     sharpest_t: float | None = SHARPEST_T,
     iterations: int = ITERATIONS,
-    num_starts: int = 1,
     device: str = "cpu",
-    use_cache: bool = True,
     show_message: Callable[[str], None] | None = None,
     report: Callable[[float, float], None] | None = None,
 ) -> Prototypes:
     """Return evenly spread prototypes, from a closed form, the cache or an optimization.
 
-    New prototypes are cached. They depend on all arguments up to ``num_starts``. These, ``device`` and ``report`` are
+    New prototypes are cached. They depend on all arguments up to ``iterations``. These, ``device`` and ``report`` are
     those of :func:`labelkit.algorithms.prototypes.spread_prototypes`; ``seed`` determines the initial values, or the
     rotation and order of a closed form. A cache file that is damaged or has other contents is replaced. If the cache
     cannot be written, ``show_message`` says so.
@@ -72,23 +69,21 @@ def load_or_compute_prototypes(
     if is_closed:
         recipe["method"] = "closed form"
     else:
-        recipe |= {"method": method, "t": float(t), "sharpest_t": None if sharpest_t is None else float(sharpest_t)}
-        recipe |= {"iterations": iterations, "num_starts": num_starts}
+        recipe |= {"method": method, "t": DEFAULT_T, "sharpest_t": None if sharpest_t is None else float(sharpest_t)}
+        recipe |= {"iterations": iterations, "num_starts": 1}
     make = partial(
         spread_prototypes,
         num_prototypes,
         dim,
         keyed_generator(seed, "prototypes"),
         method=method,
-        t=t,
         sharpest_t=sharpest_t,
         iterations=iterations,
-        num_starts=num_starts,
         device=device,
         report=report,
     )
-    if is_closed or not use_cache:  # a closed form is faster to compute than to read
-        return Prototypes(make(), recipe, "closed form" if is_closed else "optimized", None)
+    if is_closed:  # faster to compute than to read
+        return Prototypes(make(), recipe, "closed form", None)
     return _load_or_compute(recipe, make, show_message or (lambda text: None))
 
 

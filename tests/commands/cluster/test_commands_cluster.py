@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -45,9 +45,8 @@ def test_k_means_and_spherical_k_means_are_the_algorithms(blobs: EmbeddingStore,
     assert result["inertia"] == pytest.approx(expected.inertia, rel=1e-6)
     assert sorted(result["sizes"]) == [10, 10, 10]  # type: ignore[call-overload] # JSON
 
-    expected = spherical_kmeans(
-        blobs.embeddings, 3, generator=keyed_generator(0, "cluster"), num_inits=10, max_iter=300, tol=1e-4
-    )
+    generator = keyed_generator(0, "cluster")
+    expected = kmeans(blobs.embeddings, 3, generator=generator, num_inits=10, max_iter=300, tol=1e-4, spherical=True)
     cluster_store(SphericalKMeansConfig(index=blobs.path, num_clusters=3))
     ids = read_result(blobs, "spherical-k-means").arrays["cluster_ids"]
     np.testing.assert_array_equal(ids, expected.cluster_ids)

@@ -184,7 +184,6 @@ def test_old_classes_say_that_folders_are_classes_though_one_has_a_single_image(
     [
         ({"num_old_classes": 9}, "--num-old-classes", "cannot use 9 of 4 classes as old classes"),
         ({"old_classes": ("cow",)}, "--old-classes", "no class 'cow' among the 4"),
-        ({"old_classes": ("gone.txt",)}, "--old-classes", "gone.txt cannot be read"),
         ({"label_split": "none", "old_classes": ("ant",)}, "--old-classes", "has no effect with --label-split none"),
         ({"label_ratio": 0.001}, "--label-split gcd", "no image would be labeled"),
         ({"label_split": "few-labels"}, "--num-labels", "is required"),
@@ -212,15 +211,13 @@ def test_options_that_the_data_cannot_meet_are_named(
     ("words", "expected"),
     [(("dog", "bee"), (1, 3)), (("*a*",), (0, 2)), (("2-3",), (2, 3)), (("half",), (2, 3)), (("0-3",), (0, 1, 2, 3))],
 )
-def test_old_classes_are_chosen_by_name_pattern_number_and_file(
-    photos: Path, tmp_path: Path, words: tuple[str, ...], expected: tuple[int, ...]
+def test_old_classes_are_chosen_by_name_pattern_and_number(
+    photos: Path, words: tuple[str, ...], expected: tuple[int, ...]
 ) -> None:
     prepared = prepare(photos, old_classes=words, label_ratio=1.0)
 
     assert prepared.split.old_classes == expected
     assert labeled_per_class(prepared) == [12 if label in expected else 0 for label in range(4)]
-    (tmp_path / "old.txt").write_text("dog\n\n 1 \n")
-    assert prepare(photos, old_classes=(str(tmp_path / "old.txt"),)).split.old_classes == (1, 3)
 
 
 @pytest.mark.parametrize(("name", "count", "extra"), [("cub", 200, -10), ("scars", 196, 5), ("aircraft", 100, 5)])
