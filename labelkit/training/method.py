@@ -208,6 +208,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """
         return None
 
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return texts for the progress line after an epoch, shown after those of the monitor; none by default."""
+        return []
+
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
         """Return remarks for the user about a finished run, given its metrics; none by default."""
         return []

@@ -299,6 +299,7 @@ class Trainer:
         shown = [f"loss {metrics['loss']:.4f}"]
         if self.monitor is not None:
             shown += self.monitor.describe(metrics)
+        shown += self.method.describe(metrics)
         where = f"step {self.clock.step}"
         if self.config.epoch_config is not None:
             where = f"epoch {self.clock.epoch + 1}/{self.config.epoch_config.epochs}"

@@ -28,6 +28,7 @@ cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`
 ``train softmax``.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -187,7 +188,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Return the epoch's assignment metrics: number of moved classes, mean cosine after the last reassignment."""
         records, self._records = self._records, []
-        metrics = {}
+        metrics = {"classes_without_image": float((self.network.head.seen == 0).sum())}
         if self.config.reassign:
             metrics["assignment/changed"] = float(sum(record["changed"] for record in records))
         if records:
@@ -201,6 +202,11 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by ``extra_state``."""
         self._records = list(state["records"])
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return how many classes moved to another prototype, for the progress line."""
+        moved = metrics.get("assignment/changed")
+        return [] if moved is None else [f"classes moved {int(moved)}"]
 
     def _loss(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         own = None if weights is None else weights[labels]
@@ -242,11 +248,12 @@ def reassign_classes(head: PrototypeHead, state: TrainState) -> dict[str, float]
 
     Returns:
         Values for the log: ``objective``, mean cosine between class means and their prototypes; ``changed``, number of
-        classes whose prototype changed.
+        classes whose prototype changed; ``seconds``, elapsed time.
 
     Raises:
         ValueError: a class mean is not finite; the message names the class.
     """
+    started = time.perf_counter()
     before = head.assignment.cpu().numpy().copy()
     columns, value = np.zeros_like(before), 0.0
     if state.is_main:
@@ -257,7 +264,7 @@ def reassign_classes(head: PrototypeHead, state: TrainState) -> dict[str, float]
     objective = state.combine(torch.tensor(value, dtype=torch.float32), "sum")
     head.assignment.copy_(assignment)
     changed = float((assignment.cpu().numpy() != before).sum())
-    return {"objective": float(objective) / len(before), "changed": changed}
+    return {"objective": float(objective) / len(before), "changed": changed, "seconds": time.perf_counter() - started}
 
 
 def class_mean_similarities(head: PrototypeHead) -> NDArray[np.float64]:

@@ -202,3 +202,9 @@ def test_cross_entropy_takes_cosines_in_single_precision_under_autocast(make: Ma
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             losses.append(setup.method._loss(embeddings, torch.arange(4), None))
     assert torch.equal(*losses)
+
+
+def test_the_progress_line_tells_how_many_classes_moved(make: Make) -> None:
+    method = make("dl2pa", embed_dim=5).method
+    assert method.describe({"assignment/changed": 3.0}) == ["classes moved 3"]
+    assert method.describe({}) == []
