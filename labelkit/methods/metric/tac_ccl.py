@@ -15,6 +15,7 @@ Departures: locations outside the second view are ignored; maps of matching imag
 are looked up when used. Weights, ranges and learning rates are ours where the paper specifies none.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -133,6 +134,19 @@ class FeatureSimilarityLoss(nn.Module):
             return ((promote(first) - promote(second)).square().sum(dim=1) + 1e-12).sqrt().mean()
 
 
+def collapsed_multi_similarity_loss(positives: int, negatives: int) -> float:
+    """Return the smallest multi-similarity loss that is possible if all embeddings are equally similar.
+
+    Each anchor has the given numbers of positive and negative references. A network that cannot distinguish images can
+    do no better, so a run that stays at this value has learned nothing.
+    """
+    alpha, beta, base = 2.0, 50.0, 0.5  # as in `MultiSimilarityLoss`
+    offsets = torch.linspace(-1 - base, 1 + base, 20_001, dtype=torch.float64)
+    attract = torch.logaddexp(torch.zeros(()).double(), math.log(max(positives, 1e-300)) - alpha * offsets) / alpha
+    repel = torch.logaddexp(torch.zeros(()).double(), math.log(max(negatives, 1e-300)) + beta * offsets) / beta
+    return float((attract + repel).min())
+
+
 class CBAM(nn.Module):
     """Convolutional block attention module that gates channels and then positions.
 
@@ -171,13 +185,13 @@ class CBAM(nn.Module):
 class TACCCL(MetricMethod[TACCCLConfig]):
     """TAC-CCL training method: metric learning from clusters, a memory and pairs of views, without labels."""
 
-    retired_tensors = frozenset({"collapsed_loss"})
-
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data, attention=CBAM)
         self.labels = create_pseudo_labels(config, data, config.embed_dim)
         self.memory = MemoryBank(max(data.num_samples, config.batch_size), config.embed_dim)
-        own = ("labels.", "memory.")
+        #: () float32, pair loss if all embeddings were equal
+        self.collapsed_loss: Tensor = nn.Buffer(torch.zeros(()))
+        own = ("labels.", "memory.", "collapsed_loss")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
         self.pair_loss = MultiSimilarityLoss()
         self.center_loss = ContrastiveClusteringLoss()
@@ -221,13 +235,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
             embeddings = update_pseudo_labels(self.labels, self.network, config, state)
             if config.memory_refill:
                 self.memory.refill(embeddings, torch.from_numpy(self.labels.rows))
-            spread = compute_similarity_spread(embeddings.numpy())
-            state.log("collapse", {"similarity_sd": spread})
-            if state.epoch and spread < COLLAPSED:  # an untrained network is not evaluated
-                state.warn(
-                    f"all embeddings are nearly equal (similarities differ by only {spread:.3f}): training is "
-                    "collapsing; lower --lr or the weights of the additional losses"
-                )
+            self._monitor_collapse(embeddings, state)
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
         self._use_centers = config.ccl and state.epoch >= config.ccl_start_epoch
@@ -249,6 +257,23 @@ class TACCCL(MetricMethod[TACCCLConfig]):
             state.warn("attention is nearly constant over the image, so it has no effect")
         return {}
 
+    def _monitor_collapse(self, embeddings: Tensor, state: TrainState) -> None:
+        """Store the pair loss of equal embeddings for the new clusters, log the similarity spread, warn of collapse."""
+        ids = self.labels.cluster_ids.cpu().numpy()
+        sizes = np.bincount(ids[ids >= 0])
+        # expected share of the cluster of a random image; the image itself is subtracted below
+        share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
+        references = min(len(self.memory), len(self.labels.rows))
+        positives = max(0, round(share * references) - 1)
+        self.collapsed_loss.fill_(collapsed_multi_similarity_loss(positives, references - 1 - positives))
+        spread = compute_similarity_spread(embeddings.numpy())
+        state.log("collapse", {"similarity_sd": spread, "collapsed_ms": float(self.collapsed_loss)})
+        if state.epoch and spread < COLLAPSED:  # an untrained network is not evaluated
+            state.warn(
+                f"all embeddings are nearly equal (similarities differ by only {spread:.3f}): training is "
+                "collapsing; lower --lr or the weights of the additional losses"
+            )
+
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute all losses for a batch of view pairs."""
         config, count = self.config, len(batch.images)
@@ -256,7 +281,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         first, second = seen.embeddings[:count], seen.embeddings[count:]
         logs: dict[str, Tensor] = {}
         total = self._pair_loss(first, batch.sample_index)
-        logs["ms"] = total.detach()
+        logs["ms"], logs["ms_gap"] = total.detach(), total.detach() - self.collapsed_loss
         if self._use_centers:
             centers = self.center_loss(seen.embeddings, self.labels.centroids)
             total = total + config.ccl_weight * centers

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from labelkit.methods.metric.tac_ccl import ContrastiveClusteringLoss
+from labelkit.methods.metric.tac_ccl import ContrastiveClusteringLoss, collapsed_multi_similarity_loss
 
 ROWS = torch.tensor([[1.0, 0], [0.6, 0.8], [0, 1], [-0.6, 0.8]], dtype=torch.float64)
 CENTERS = torch.tensor([[0.9, 0.1], [0, 0.9], [-0.8, -0.2]], dtype=torch.float64)
@@ -38,3 +38,10 @@ def test_two_equal_centers_do_not_divide_by_zero() -> None:
 def test_one_center_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 2"):
         ContrastiveClusteringLoss()(ROWS, CENTERS[:1])
+
+
+@pytest.mark.parametrize(
+    ("positives", "negatives", "least"), [(4, 75, 0.884324), (45, 850, 2.048456)], ids=["a batch", "a memory"]
+)
+def test_a_collapsed_network_cannot_go_below_the_closed_form(positives: int, negatives: int, least: float) -> None:
+    assert collapsed_multi_similarity_loss(positives, negatives) == pytest.approx(least, abs=1e-6)
