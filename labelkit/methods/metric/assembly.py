@@ -31,6 +31,11 @@ class AssemblyOutput:
     log_weights: Tensor  # (b, n, n), their logarithms
     maps: Tensor  # (b, c, h, w), input of the assembly, with n = h w positions row by row
 
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Return the number of rows and columns of the maps."""
+        return self.maps.shape[2], self.maps.shape[3]
+
 
 def sinkhorn_normalize(logits: Tensor, sweeps: int) -> Tensor:
     """Normalize rows and columns alternately, differentiably and in log space, until all sums are close to 1.
@@ -87,6 +92,8 @@ class SpatialAssembly(nn.Module):
         if not 1 < n <= MAX_POSITIONS:
             raise ValueError(f"the number of positions must be from 2 to {MAX_POSITIONS}, got {n}")
         self.channels, self.grid = channels, grid
+        #: whether maps are left unchanged, to measure the effect of the module
+        self.bypassed = False
         # with zeros elsewhere, this logit leaves the share ``diagonal`` in place
         self.start = math.log(diagonal * (n - 1) / (1 - diagonal))
         self.stem = nn.Sequential(nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
@@ -221,6 +228,12 @@ def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, 
     return here, there
 
 
+def normalized_entropy_and_correlation(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute assembly entropy (b,) and correlation (b,), each divided by its maximum for n > 1 positions."""
+    n = weights.shape[-1]
+    return assembly_entropy(log_weights) / (2 * n * math.log2(n)), assembly_correlation(weights) / (2 * (n - 1))
+
+
 def compute_term_weight(config: SANConfig, progress: float) -> float:
     """Return the weight, in [0, 1], of the assembly terms after a fraction ``progress`` of the training."""
     start, end = config.term_ramp
@@ -230,16 +243,15 @@ def compute_term_weight(config: SANConfig, progress: float) -> float:
 
 
 def assembly_terms(config: SANConfig, output: AssemblyOutput) -> dict[str, Tensor]:
-    """Compute the enabled assembly terms as means over the batch; entropy and correlation relative to their maxima."""
+    """Compute the enabled assembly terms (entropy, correlation, coherence) as means over the batch."""
     terms: dict[str, Tensor] = {}
-    n = output.weights.shape[-1]
-    if config.entropy_weight > 0:
-        terms["entropy"] = (assembly_entropy(output.log_weights) / (2 * n * math.log2(n))).mean()
-    if config.correlation_weight > 0:
-        terms["correlation"] = (assembly_correlation(output.weights) / (2 * (n - 1))).mean()
+    if config.entropy_weight > 0 or config.correlation_weight > 0:
+        terms["entropy"], terms["correlation"] = (
+            term.mean() for term in normalized_entropy_and_correlation(output.weights, output.log_weights)
+        )
     if config.coherence_weight > 0:
         terms["coherence"] = assembly_coherence(output.weights, output.maps).mean()
-    return terms
+    return {name: term for name, term in terms.items() if getattr(config, f"{name}_weight") > 0}
 
 
 def weighted_assembly_loss(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:

@@ -1,7 +1,8 @@
 """Network for metric learning: a convolutional backbone, optional assembly or attention, and a unit embedding."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -136,10 +137,22 @@ class MetricNetwork(BackboneNetwork):
         self.assembly = assembly
         stages[before].register_forward_pre_hook(self._assemble)
 
-    def _assemble(self, stage: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _assemble(self, stage: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         assert self.assembly is not None
+        if self.assembly.bypassed:
+            return None
         moved, self._seen = self.assembly(inputs[0])
         return (moved, *inputs[1:])
+
+    @contextmanager
+    def without_assembly(self) -> Iterator[None]:
+        """Context manager that disables the assembly, to measure its effect."""
+        assert self.assembly is not None
+        self.assembly.bypassed = True
+        try:
+            yield
+        finally:
+            self.assembly.bypassed = False
 
     def _features_with(
         self, stage: nn.Module, change: Callable[[Tensor], Tensor]

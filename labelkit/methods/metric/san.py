@@ -13,7 +13,6 @@ Ours, since the chapter does not specify them: the weight predictor, the normali
 the module, and all loss weights, learning rates and schedules.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,7 +24,13 @@ from torch import Tensor, nn
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
-from labelkit.methods.metric.assembly import assembly_terms, compute_term_weight, weighted_assembly_loss
+from labelkit.methods.metric.assembly import (
+    assembly_coherence,
+    assembly_terms,
+    compute_term_weight,
+    normalized_entropy_and_correlation,
+    weighted_assembly_loss,
+)
 from labelkit.methods.metric.losses import (
     ContrastiveBayesianLoss,
     MemoryContrastiveLoss,
@@ -33,6 +38,7 @@ from labelkit.methods.metric.losses import (
     NormalizedSoftmaxLoss,
     ProxyAnchorLoss,
 )
+from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
 from labelkit.methods.metric.recipe import MetricMethod, create_pseudo_labels, train_view, update_pseudo_labels
@@ -46,9 +52,10 @@ from labelkit.training.method import Phase, StepOutput, TrainState
 MEMORY_DECAY = 0.999
 #: Share of single-image classes above which a warning is shown.
 MANY_LONE = 0.3
-#: Diagnostics: number of images, and thresholds of the warnings.
+#: Diagnostics: number of images, thresholds of the warnings, and columns.
 NUM_DIAGNOSTIC_IMAGES = 64
-INACTIVE_DIAGONAL, STATIC_VARIANCE = 0.97, 1e-3
+INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1
+_SCALARS = ("diagonal", "sources", "row_error", "entropy", "correlation", "coherence", "move", "effect")
 #: First epoch that uses the memory when training on classes; with clusters, it is used from the start.
 MEMORY_START_EPOCH = 1
 
@@ -146,38 +153,34 @@ class SAN(MetricMethod[SANConfig]):
             self.slow.update(self.network)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Return how the assembly moves features of unaugmented training images; warn if it does nothing.
+        """Return statistics of how the assembly moves features of unaugmented training images; warn if it does nothing.
 
-        ``diagonal``: mean share that stays in place; ``variance``: variance of the weights over images, summed over
-        outputs and averaged over inputs.
+        ``diagonal``: mean share that stays in place; ``sources``: 2 to the power of the mean column entropy, effective
+        number of inputs per output; ``row_error``: maximum deviation of a row sum from 1; ``entropy``, ``correlation``,
+        ``coherence``: the loss terms; ``move``: mean distance in cells to the output with the largest weight;
+        ``effect``: mean distance between embeddings with and without assembly; ``variance``: variance of the weights
+        over images, summed over outputs and averaged over inputs.
         """
         config, network = self.config, self.network
         if network.assembly is None or (
             (state.epoch + 1) % config.eval_every_epochs and state.epoch + 1 < config.epochs
         ):
             return {}
-        count, n = min(NUM_DIAGNOSTIC_IMAGES, len(self._rows)), math.prod(network.assembly.grid)
+        count = min(NUM_DIAGNOSTIC_IMAGES, len(self._rows))
         generator = keyed_generator(config.seed, "assembly diagnostics")
         chosen = np.sort(generator.choice(self._rows, count, replace=False))
-        weights = state.embed(lambda images: network(images).assembly.weights.flatten(1), chosen).reshape(count, n, n)
-        diagonal = float(weights.diagonal(dim1=1, dim2=2).double().mean())
-        variance = float(weights.var(0, unbiased=False).sum(1).mean())
-        warnings = {}
-        if diagonal > INACTIVE_DIAGONAL:
-            warnings["inactive"] = (
-                f"the assembly has almost no effect ({percent(diagonal)}% stays in place): lower the weights of its "
-                "loss terms or --san-diagonal"
-            )
-        if variance < STATIC_VARIANCE:
-            warnings["static"] = (
-                f"the assembly is nearly the same for all images (variance {variance:.1g}): raise --san-lr-scale or "
-                "lower --san-diagonal"
-            )
-        for kind, text in warnings.items():
+        table = state.embed(lambda images: _assembly_diagnostics(network, images), chosen)
+        found = dict(zip(_SCALARS, table[:, : len(_SCALARS)].double().mean(0).tolist(), strict=True))
+        found["sources"] = float(2 ** table[:, 1].double().mean())
+        found["row_error"] = float(table[:, 2].max())
+        n = network.assembly.grid[0] * network.assembly.grid[1]
+        weights = table[:, len(_SCALARS) :].reshape(count, n, n)
+        found["variance"] = float(weights.var(0, unbiased=False).sum(1).mean())
+        for kind, text in _assembly_warnings(found).items():
             if kind not in self._warned:
                 self._warned.add(kind)
-                state.warn(text)
-        return {"assembly/diagonal": diagonal, "assembly/variance": variance}
+                state.warn(f"{text}")
+        return {f"assembly/{name}": value for name, value in found.items()}
 
     def groupings(self) -> Mapping[str, Tensor]:
         """Return the cluster ids, keyed by name, if clusters are used."""
@@ -204,3 +207,47 @@ class SAN(MetricMethod[SANConfig]):
     def _labels_of(self, rows: Tensor) -> Tensor:
         """Return the current classes or clusters of dataset rows."""
         return (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
+
+
+def _assembly_diagnostics(network: MetricNetwork, images: Tensor) -> Tensor:
+    """Return each image's diagnostics followed by its assembly weights, (b, 8 + n n)."""
+    output = network(images)
+    with network.without_assembly():
+        still = network(images)
+    seen = output.assembly
+    weights, (height, width) = seen.weights, seen.grid
+    n = height * width
+    entropy, correlation = normalized_entropy_and_correlation(weights, seen.log_weights)
+    coherence = assembly_coherence(weights, seen.maps)
+    columns = torch.special.entr(weights).sum(1).mean(1) / np.log(2)
+    place = torch.arange(n, device=weights.device)
+    best = weights.argmax(2)
+    way = ((best // width - place // width) ** 2 + (best % width - place % width) ** 2).float().sqrt().mean(1)
+    numbers = [
+        weights.diagonal(dim1=1, dim2=2).mean(1),
+        columns,
+        (weights.sum(2) - 1).abs().amax(1),
+        entropy,
+        correlation,
+        coherence,
+        way,
+        (output.embeddings - still.embeddings).norm(dim=1),
+    ]
+    return torch.cat([torch.stack(numbers, 1), weights.flatten(1)], dim=1)
+
+
+def _assembly_warnings(found: Mapping[str, float]) -> dict[str, str]:
+    texts = {}
+    if found["diagonal"] > INACTIVE_DIAGONAL or found["effect"] < INACTIVE_EFFECT:
+        texts["inactive"] = (
+            f"the assembly has almost no effect ({percent(found['diagonal'])}% stays in place, embeddings move by "
+            f"{found['effect']:.2g}): lower the weights of its loss terms or --san-diagonal"
+        )
+    if found["variance"] < STATIC_VARIANCE:
+        texts["static"] = (
+            f"the assembly is nearly the same for all images (variance {found['variance']:.1g}): raise --san-lr-scale "
+            "or lower --san-diagonal"
+        )
+    if found["row_error"] > UNEVEN_ROWS:
+        texts["rows"] = f"assembly rows deviate from a sum of 1 by {found['row_error']:.2g}: lower --san-lr-scale"
+    return texts

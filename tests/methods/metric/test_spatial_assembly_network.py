@@ -53,6 +53,7 @@ def test_columns_sum_to_one_and_every_image_has_its_own_weights() -> None:
     assert (seen.weights.sum(2) - 1).abs().max() < 0.1
     assert seen.weights.var(0).sum() > 1e-4
     assert torch.allclose(moved, assemble(seen.maps, seen.weights))
+    assert seen.grid == (4, 4)
 
 
 def test_half_precision_keeps_the_weights_in_single() -> None:
