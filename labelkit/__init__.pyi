@@ -1637,6 +1637,7 @@ def embed(
     fast_decode: bool = ...,
     part_rows: int | None = ...,
     reuse: Sequence[str | PathLike[str]] | str | PathLike[str] | None = ...,
+    extend: str | PathLike[str] | None = ...,
     dry_run: bool = ...,
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,

@@ -103,6 +103,11 @@ class EmbedConfig(
         "files, even if the files were renamed. Default: none.",
         min_length=1,
     )
+    extend: Path | None = RUN_ONLY(
+        None,
+        "Sharded store to extend, created with the same model. --out contains its shards, linked rather than "
+        "rewritten, and one new shard (or --shards N) for images with new names. Default: none.",
+    )
     dry_run: bool = RUN_ONLY(False, "Show the configuration, image counts, memory and time, without writing anything.")
 
     @model_validator(mode="after")
@@ -119,6 +124,8 @@ class EmbedConfig(
                     raise ValueError(f"{to_flag(name)} requires --views")
         elif self.fast_decode:
             raise ValueError("--fast-decode cannot be combined with --views, which need full resolution")
-        if self.reuse is not None and self.dense:
-            raise ValueError("--dense runs the network on every image: remove --reuse")
+        if (self.reuse is not None or self.extend is not None) and self.dense:
+            raise ValueError("--dense runs the network on every image: remove --reuse and --extend")
+        if self.extend is not None and self.extend == self.out:
+            raise ValueError("--out must differ from --extend: results of that store apply only to its own images")
         return self

@@ -338,10 +338,11 @@ class SampleIds(Sequence[str]):
 
 def _read_ids(file: CheckedFile) -> SampleIds:
     raw = LazyRows(file, "sample_ids").rows
-    disordered = ~(raw[1:] > raw[:-1])
+    raw_in_order = np.sort(raw) if schema.FEATURE_UNSORTED in file.features else raw
+    disordered = ~(raw_in_order[1:] > raw_in_order[:-1])
     if disordered.any():
         row = int(np.argmax(disordered)) + 1
-        problem = f"{decode_name(raw[row])!r} occurs twice or out of order"
+        problem = f"{decode_name(raw_in_order[row])!r} occurs twice or out of order"
         raise Refused(f"{file.location_of('sample_ids')} row {row}", problem, RESTORE)
     names = SampleIds(raw)
     for start in range(0, len(raw), _IDS_AT_ONCE):

@@ -61,6 +61,8 @@ class EmbeddingPlan:
         reused_from: content digests of the stores from which embeddings are copied.
         reused: (N, 2) int, index into ``reused_from`` and row in that store, -1 for embeddings to compute; required if
             ``reused_from`` is set, and only then.
+        base_rows: number of initial rows that belong to ``reused_from[0]``, the store that this one extends. They are
+            not in any part.
 
     Raises:
         DatasetError: a sample id is not a path relative to the data root.
@@ -86,6 +88,7 @@ class EmbeddingPlan:
     split_names: Sequence[str] = ()
     reused_from: Sequence[str] = ()
     reused: NDArray[np.int64] | None = None
+    base_rows: int = 0
 
     def __post_init__(self) -> None:
         """Convert the fields to their stored types and check them against each other."""
@@ -183,6 +186,7 @@ class EmbeddingPlan:
             "created_by": self.created_by,
             **({} if self.views is None else {"views": dict(self.views)}),
             **({"reuse": {"stores": list(self.reused_from), "rows": self.num_reused}} if self.reused_from else {}),
+            **({"base_rows": self.base_rows} if self.base_rows else {}),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -200,12 +204,12 @@ class EmbeddingPlan:
     @property
     def num_parts(self) -> int:
         """Number of parts in a run of this plan."""
-        return -(-len(self.sample_ids) // self.part_rows)
+        return -(-(len(self.sample_ids) - self.base_rows) // self.part_rows)
 
     def estimated_bytes(self) -> int:
         """Estimate the size of the output in bytes."""
         longest, count = max(len(encode_name(name)) for name in self.sample_ids), len(self.sample_ids)
-        return (self._row_bytes + longest + 16) * count + (64 << 10)
+        return self._row_bytes * (count - self.base_rows) + (longest + 16) * count + (64 << 10)
 
 
 def resume_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:

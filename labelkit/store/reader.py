@@ -591,6 +591,7 @@ class Shard:
         start, stop: its first row and end row (exclusive).
         size: size of the file in bytes.
         frame: its content digest; for version 0.1.0, the SHA-256 of the whole file except its rows.
+        store: content digest of the store for which it was written; empty: the store that lists it.
     """
 
     number: int
@@ -598,6 +599,7 @@ class Shard:
     stop: int
     size: int
     frame: str
+    store: str = ""
 
     @property
     def name(self) -> str:
@@ -614,21 +616,24 @@ class Shards:
         files: the shards in the order of their rows.
 
     Attributes:
-        store_digest: content digest of the store, recorded in each shard.
+        store_digest: content digest of the store, recorded in each shard that was written for it.
         restore: remedy for a missing or damaged shard, with the command that recreates it.
     """
 
     def __init__(self, index: Path, columns: Mapping[str, ShardColumn], files: tuple[Shard, ...]) -> None:
         self.columns, self.files, self.rows = columns, files, files[-1].stop
         self.folder = shards_folder(index)
-        command = f"labelkit embed ... --out {index} --shards {len(files)} --overwrite"
+        own = [one for one in files if not one.store]
+        made = f"--extend STORE --out {index}" if len(own) < len(files) else f"--out {index}"
+        command = f"labelkit embed ... {made} --shards {len(own) or 1} --overwrite"
         self.restore = f"Restore the file from a copy, or repeat the command that created the store: `{command}`."
         self.store_digest = ""
         self._read: dict[int, dict[str, Array]] = {}
 
     def to_text(self) -> str:
         """Convert to the canonical JSON stored in the index."""
-        files = [{"rows": one.stop - one.start, "bytes": one.size, "frame": one.frame} for one in self.files]
+        about = [{**vars(one), "rows": one.stop - one.start, "bytes": one.size} for one in self.files]
+        files = [{key: one[key] for key in ("rows", "bytes", "frame", "store") if one[key]} for one in about]
         values: dict[str, Any] = {"columns": {name: vars(one) for name, one in self.columns.items()}, "files": files}
         return canonical_json({**values, "sha256": json_digest(values)})
 
@@ -641,7 +646,7 @@ class Shards:
             columns = {name: ShardColumn(**about) for name, about in values["columns"].items()}
             stops = np.cumsum([0, *(about["rows"] for about in values["files"])]).tolist()
             files = [
-                Shard(number, stops[number], stops[number + 1], about["bytes"], about["frame"])
+                Shard(number, stops[number], stops[number + 1], about["bytes"], about["frame"], about.get("store", ""))
                 for number, about in enumerate(values["files"])
             ]
         except (AttributeError, KeyError, TypeError) as error:
@@ -687,7 +692,8 @@ class Shards:
             try:
                 with open_checked_file(path, schema.FORMAT_SHARD) as file:
                     root = file.attributes[""]
-                    if (root.get("store_digest"), root.get("row_start")) != (self.store_digest, shard.start):
+                    owner = shard.store or self.store_digest
+                    if (root.get("store_digest"), root.get("row_start")) != (owner, shard.start):
                         raise Mismatch(str(path), "is a shard of another store", self.restore)
                     self._read[shard.number] = {name: file.make_row_reader(name)() for name in self.columns}
             except (StoreError, KeyError) as error:

@@ -34,7 +34,8 @@ MAJOR_VERSION = 1
 FEATURE_CELLS = "cells"
 FEATURE_IMAGELESS = "imageless"
 FEATURE_SHARDED = "sharded"
-KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS})
+FEATURE_UNSORTED = "unsorted"
+KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS, FEATURE_UNSORTED})
 """Features that any file may require; stores may also be sharded."""
 VIEWS = "view_embeddings"
 """Column of a store with the embeddings of views; the root attribute ``views`` records how they were drawn."""

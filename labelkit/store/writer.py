@@ -12,8 +12,10 @@ import contextlib
 import io
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -283,10 +285,10 @@ def _attribute_array(value: AttributeValue) -> Array:
     return np.array(value, dtype="<i8")
 
 
-def shard_ranges(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
+def shard_ranges(rows: int, shards: int, first: int = 0) -> tuple[tuple[int, int], ...]:
     """Split rows into nonempty shards of about equal size; return the first and end row (exclusive) of each."""
-    count = min(shards, rows, schema.MAX_SHARDS)
-    return tuple(pairwise(rows * number // max(1, count) for number in range(count + 1)))
+    count = min(shards, rows - first, schema.MAX_SHARDS)
+    return tuple(pairwise(first + (rows - first) * number // max(1, count) for number in range(count + 1)))
 
 
 def list_sharded_columns(contents: FileContents) -> list[str]:
@@ -296,7 +298,9 @@ def list_sharded_columns(contents: FileContents) -> list[str]:
     return [*(name for name in ("embeddings", schema.VIEWS) if name in every), *sorted(extras)]
 
 
-def write_store_files(contents: FileContents, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> None:
+def write_store_files(
+    contents: FileContents, out: Path, temporary: Path, *, shards: int | None, replace: bool, kept: Shards | None = None
+) -> None:
     """Write a store atomically, to one file or to shards, and remove the shards that it replaces.
 
     The store appears when its shards are complete. If there was no store before, a failure leaves no files; files left
@@ -308,11 +312,12 @@ def write_store_files(contents: FileContents, out: Path, temporary: Path, *, sha
         temporary: unused path for incomplete files, on the same file system.
         shards: number of files for its rows; ``None``: one file.
         replace: whether an existing store may be replaced; if not, it raises an ``OutputExistsError``.
+        kept: shards of another store with the first rows, to be linked; ``shards`` (default: 1) contain the others.
     """
     names: list[str] = []
     try:
-        if shards is not None:
-            table = _write_shards(contents, shards, out, temporary)
+        if shards is not None or kept is not None:
+            table = _write_shards(contents, shards or 1, out, temporary, kept)
             names, contents = [shard.name for shard in table.files], _index(contents, table)
         commit_file(out, contents.write, replace=replace, temporary=temporary)
     except BaseException:
@@ -332,14 +337,20 @@ def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
         folder.rmdir()
 
 
-def _write_shards(whole: FileContents, count: int, out: Path, temporary: Path) -> Shards:
+def _write_shards(whole: FileContents, count: int, out: Path, temporary: Path, kept: Shards | None) -> Shards:
+    """Write the shards, and link those that another store already has."""
     datasets, names = whole.datasets, list_sharded_columns(whole)
     folder = shards_folder(out)
     with translate_os_errors(folder):
         folder.mkdir(exist_ok=True)
     fsync_folder(folder.parent)
     shards: list[Shard] = []
-    for number, (start, stop) in enumerate(shard_ranges(datasets["embeddings"].shape[0], count)):
+    if kept is not None:
+        for shard in kept.files:
+            _link(kept.path(shard), folder / shard.name, temporary)
+            shards.append(replace(shard, store=shard.store or kept.store_digest))
+    old = shards[-1].stop if shards else 0
+    for number, (start, stop) in enumerate(shard_ranges(datasets["embeddings"].shape[0], count, old), len(shards)):
         rows = {name: _between(datasets[name], start, stop) for name in names}
         contents = FileContents.create(schema.FORMAT_SHARD, rows, shard=number, row_start=start, row_stop=stop)
         contents.set_attributes("", store_digest=whole.content_digest)
@@ -357,6 +368,15 @@ def _write_shards(whole: FileContents, count: int, out: Path, temporary: Path) -
         for name in names
     }
     return Shards(out, about, tuple(shards))
+
+
+def _link(source: Path, target: Path, temporary: Path) -> None:
+    """Hard-link a file, which never changes, or copy it if the file system does not support links."""
+    with contextlib.suppress(OSError, NotImplementedError):
+        target.hardlink_to(source)
+    if not (target.exists() and target.samefile(source)):
+        with source.open("rb") as file:
+            commit_file(target, partial(shutil.copyfileobj, file), temporary=temporary)
 
 
 def _between(data: Array | StreamedDataset, start: int, stop: int) -> Array | StreamedDataset:

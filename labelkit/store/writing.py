@@ -33,7 +33,8 @@ from labelkit.store.commit import canonical_json, json_digest, temporary_name, t
 from labelkit.store.embeddings import EmbeddingStore, find_differing_keys, open_store
 from labelkit.store.parts import RunFolder, cast_finite, check_disk_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
-from labelkit.store.reader import CheckedFile, open_checked_file
+from labelkit.store.reader import CheckedFile, Shards, open_checked_file, reopen_column
+from labelkit.store.schema import encode_name
 from labelkit.store.writer import FileContents, StreamedDataset, encode_strings, write_store_files
 
 _REASON_CHARACTERS = 500
@@ -78,7 +79,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     def part_range(self, part: int) -> tuple[int, int]:
         """Return the first and end row (exclusive) of a part, as positions in the plan."""
-        start = part * self.plan.part_rows
+        start = self.plan.base_rows + part * self.plan.part_rows
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
 
     def write_part(self, part: int, *, skipped: Sequence[tuple[int, str]] = (), **columns: ArrayLike) -> None:
@@ -114,12 +115,13 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         datasets["skipped/reasons"] = encode_strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
         self._commit(part, datasets)
 
-    def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
+    def publish(self, max_bad: float = 0.01, shards: int | None = None, base: EmbeddingStore | None = None) -> Path:
         """Combine the parts into the finished store, and delete the run folder.
 
         Args:
             max_bad: maximum fraction of samples that may be skipped, in [0, 1].
             shards: number of files for the rows; ``None``: one file. The content is the same.
+            base: the sharded store that the plan extends; ``shards`` is then the number of new shards, default 1.
 
         Returns:
             The path of the store.
@@ -132,7 +134,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         """
         with self._publishing() as to_do:
             if to_do:
-                self._install(self._gather(max_bad).sealed(), shards)
+                self._install(self._gather(max_bad, base).sealed(), shards, None if base is None else base.shards)
                 try:
                     self._clear()
                 except ResourceError as error:
@@ -184,13 +186,13 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
     def _read(self, part: int, file: CheckedFile) -> dict[str, NDArray[Any]]:
         return {name: file.read(name) for name in (*self.plan.part_shapes(0), "skipped/rows", "skipped/reasons")}
 
-    def _gather(self, max_bad: float) -> FileContents:
+    def _gather(self, max_bad: float, base: EmbeddingStore | None) -> FileContents:
         plan = self.plan
         # Each part is read once if the store fits in memory, otherwise once more for each large column.
         load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.load_part)
-        small: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.IMAGE_COLUMNS}
+        small = {name: [] if base is None else [getattr(base, name)] for name in schema.IMAGE_COLUMNS}
         skipped: dict[int, str] = {}
-        ends = [0]
+        ends = [plan.base_rows]
         for part in range(plan.num_parts):
             loaded = load(part)
             ends.append(ends[-1] + len(loaded["embeddings"]))
@@ -203,8 +205,11 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             raise self._too_many(skipped, max_bad)
 
         def rows(name: str, start: int, stop: int) -> NDArray[Any]:
-            parts = range(bisect_right(ends, start) - 1, bisect_left(ends, stop))
+            parts = range(max(0, bisect_right(ends, start) - 1), bisect_left(ends, stop))
             pieces = [load(k)[name][max(0, start - ends[k]) : stop - ends[k]] for k in parts]
+            if base is not None and start < ends[0]:
+                old = reopen_column(str(base.path), name, base.content_digest)
+                pieces.insert(0, old[start : min(stop, ends[0])])
             return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
         contents = build_planned_contents(plan, self.digest, skipped)
@@ -224,13 +229,13 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to skip them."
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, contents: FileContents, shards: int | None) -> None:
+    def _install(self, contents: FileContents, shards: int | None, kept: Shards | None) -> None:
         temporary = self.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
             with translate_os_errors(self.folder):
                 for old in self.folder.glob("publish-*.tmp"):
                     old.unlink(missing_ok=True)
-            write_store_files(contents, self.out, temporary, shards=shards, replace=self._overwrite)
+            write_store_files(contents, self.out, temporary, shards=shards, replace=self._overwrite, kept=kept)
         except OutputExistsError as error:
             raise output_exists_error(self.out, state="and was created by another run in the meantime") from error
 
@@ -242,6 +247,8 @@ def build_planned_contents(
 
     ``skipped`` maps each skipped row of the plan to the reason; ``features`` are listed in ``requires``.
     """
+    if plan.base_rows or list(plan.sample_ids) != sorted(plan.sample_ids, key=encode_name):
+        features += (schema.FEATURE_UNSORTED,)
     contents = FileContents.create(
         schema.FORMAT_STORE,
         requires=",".join(features),

@@ -121,7 +121,7 @@ class _EmbeddingJob:
     Attributes:
         order: order of the classifier's columns; ``None``: logits are not stored.
         dataset: images to embed: all rows of the plan except those of a store to be extended.
-        reused: stores from which rows are copied.
+        reused: stores from which rows are copied; with ``--extend``, the first is the store to be extended.
         view: augmentation for further views; ``None``: no further views.
         patch_shape: shape of the feature map; ``None``: patch features are not stored.
         reader: reader that decodes images.
@@ -207,9 +207,10 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
         batch_size=batch_size,
         part_rows=-(-part_rows // batch_size) * batch_size,
     )
-    reused = tuple(open_store(path) for path in config.reuse or ())
+    others = (*(() if config.extend is None else (config.extend,)), *(config.reuse or ()))
+    reused = tuple(open_store(path) for path in others)
     if reused:
-        plan = plan_reuse(plan, reused, dataset)
+        plan = plan_reuse(plan, reused, dataset, extend=config.extend is not None)
     # an unfinished run keeps its original list of images; images added since then are ignored
     plan = resume_plan(config.out, plan)
     dataset = _restore_listing(dataset, plan)
@@ -297,12 +298,12 @@ def _publish(begun: _StartedRun) -> EmbeddingStore:
     work, run, patches = begun
     shards = work.config.shards
     if not run.already_done:
-        run.publish(work.config.max_bad, shards)
+        run.publish(work.config.max_bad, shards, work.reused[0] if run.plan.base_rows else None)
     if patches is not None:
         patches.publish(open_store(work.config.out))
     store = open_store(work.config.out)
     expected = 0 if shards is None else len(shard_ranges(store.n, shards))
-    if run.already_done and store.num_shards != expected:
+    if run.already_done and not run.plan.base_rows and store.num_shards != expected:
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
         current_progress().warning(f"{store.path} already exists {held}; to change this, use `labelkit pack`")
     if run.already_done:
@@ -360,7 +361,9 @@ def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, sec
 
 def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
     """Return the dataset with the images of a plan; deleted files are reported when they are read."""
-    ids = tuple(plan.sample_ids)
+    old, ids = set(plan.sample_ids[: plan.base_rows]), tuple(plan.sample_ids[plan.base_rows :])
+    if old:
+        dataset = dataset.select([row for row, name in enumerate(dataset.sample_ids) if name not in old])
     if dataset.sample_ids == ids:
         return dataset
     source: ImageSource
@@ -380,9 +383,9 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
         sample_ids=ids,
         draw_order=None,
         masks=None,
-        labels=plan.labels if plan.labels is not None else np.full(n, -1, dtype=np.int64),
+        labels=plan.labels[len(old) :] if plan.labels is not None else np.full(n, -1, dtype=np.int64),
         given=np.zeros(n, dtype=bool),
-        splits=plan.splits if plan.splits is not None else np.full(n, -1, dtype=np.int16),
+        splits=plan.splits[len(old) :] if plan.splits is not None else np.full(n, -1, dtype=np.int16),
         source=source,
     )
 
@@ -400,7 +403,8 @@ def _embed_part(begun: _StartedRun, k: int, with_rows: bool, run_with_patches: b
     if run.plan.reused is not None:
         is_copied = run.plan.reused[start:end, 0] >= 0
         rows, copied = rows[~is_copied], rows[is_copied]
-    columns, skipped = _embed_rows(work, rows, collector, task)
+    columns, skipped = _embed_rows(work, rows - run.plan.base_rows, collector, task)
+    skipped = [(run.plan.base_rows + row, reason) for row, reason in skipped]
     if not with_rows:
         return len(rows)
     if len(copied):
@@ -527,6 +531,8 @@ def _choose_numerics(
         Numerics record of the store, including ``batch_size`` and, with ONNX Runtime, its version.
     """
     before = read_recorded_numerics(config.out, overwrite=config.overwrite)
+    if not before and config.extend is not None:
+        before = read_recorded_numerics(config.extend)
     batch_size = config.batch_size or int(before.get("batch_size") or default_batch_size(runtime.device))
     numerics = collect_numerics_settings(runtime, config.precision, batch_size)
     numerics |= {"fast_decode": True} if config.fast_decode else {}

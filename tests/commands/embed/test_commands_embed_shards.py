@@ -23,7 +23,7 @@ def packed(photos: Path, folder: Path, count: int) -> str:
 
 def test_a_run_that_goes_on_has_the_images_that_it_began_with(photos: Path, tmp_path: Path) -> None:
     found = load_dataset(packed(photos, tmp_path, 2), data_root=tmp_path)
-    plan: Any = SimpleNamespace(sample_ids=found.sample_ids[::2], labels=None, splits=None)
+    plan: Any = SimpleNamespace(sample_ids=found.sample_ids[::2], base_rows=0, labels=None, splits=None)
     fewer = _restore_listing(found, plan)
     assert fewer.sample_ids == found.sample_ids[::2]
     assert fewer.source.read(1).sha256 == found.source.read(2).sha256
