@@ -35,6 +35,8 @@ RESTORE = "Restore the file from a copy, or create it again with --overwrite"
 _CHANGED = "differs: the file was changed, or the disk is failing"
 
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
+VIRTUAL_NAME = "all.h5"
+"""File next to the shards that combines them as virtual datasets, for other programs; labelkit does not read it."""
 
 
 def open_checked_file(path: Path, file_format: str | None) -> CheckedFile:

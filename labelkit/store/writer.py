@@ -30,6 +30,7 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file, fsync_folder, translate_os_errors
 from labelkit.store.reader import (
     SHARD_NAME,
+    VIRTUAL_NAME,
     Shard,
     ShardColumn,
     Shards,
@@ -318,7 +319,7 @@ def write_store_files(
     try:
         if shards is not None or kept is not None:
             table = _write_shards(contents, shards or 1, out, temporary, kept)
-            names, contents = [shard.name for shard in table.files], _index(contents, table)
+            names, contents = [VIRTUAL_NAME, *(shard.name for shard in table.files)], _index(contents, table)
         commit_file(out, contents.write, replace=replace, temporary=temporary)
     except BaseException:
         if not out.exists():  # otherwise, another process may have created it from the same shards
@@ -332,7 +333,7 @@ def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
     folder = shards_folder(out)
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            if SHARD_NAME.fullmatch(path.name) and path.name not in but:
+            if (path.name == VIRTUAL_NAME or SHARD_NAME.fullmatch(path.name)) and path.name not in but:
                 path.unlink(missing_ok=True)
         folder.rmdir()
 
@@ -367,7 +368,9 @@ def _write_shards(whole: FileContents, count: int, out: Path, temporary: Path, k
         )
         for name in names
     }
-    return Shards(out, about, tuple(shards))
+    table = Shards(out, about, tuple(shards))
+    _write_virtual(table, temporary)
+    return table
 
 
 def _link(source: Path, target: Path, temporary: Path) -> None:
@@ -377,6 +380,26 @@ def _link(source: Path, target: Path, temporary: Path) -> None:
     if not (target.exists() and target.samefile(source)):
         with source.open("rb") as file:
             commit_file(target, partial(shutil.copyfileobj, file), temporary=temporary)
+
+
+def _write_virtual(shards: Shards, temporary: Path) -> None:
+    """Write the file that presents all shards as one to other programs; rows of missing shards are NaN."""
+
+    def write(file: BinaryIO) -> None:
+        with _create_hdf5(file, libver=("v110", "v110")) as hdf5:
+            for name, column in shards.columns.items():
+                create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+                create.set_obj_track_times(False)
+                create.set_fill_value(np.array(np.nan, column.dtype))
+                space = h5py.h5s.create_simple((shards.rows, column.width))
+                for shard in shards.files:
+                    shape = (shard.stop - shard.start, column.width)
+                    space.select_hyperslab((shard.start, 0), shape)
+                    create.set_virtual(space, shard.name.encode(), name.encode(), h5py.h5s.create_simple(shape))
+                space.select_all()
+                h5py.h5d.create(hdf5.id, name.encode(), h5py.h5t.py_create(np.dtype(column.dtype)), space, dcpl=create)
+
+    commit_file(shards.folder / VIRTUAL_NAME, write, temporary=temporary)
 
 
 def _between(data: Array | StreamedDataset, start: int, stop: int) -> Array | StreamedDataset:

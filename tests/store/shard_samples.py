@@ -2,7 +2,7 @@
 
 import h5py
 from labelkit.store.embeddings import open_store
-from labelkit.store.reader import shards_folder
+from labelkit.store.reader import VIRTUAL_NAME, shards_folder
 from labelkit.store.writing import EmbeddingRun
 from store_samples import make_plan, write_part
 
@@ -18,7 +18,7 @@ def make_sharded(out, plan=None, *, shards=None, bad=None, overwrite=False):
 
 
 def shard_paths(out):
-    return sorted(shards_folder(out).iterdir())
+    return sorted(path for path in shards_folder(out).iterdir() if path.name != VIRTUAL_NAME)
 
 
 def flip(path, offset):

@@ -39,6 +39,24 @@ def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, shards, dtype):
     assert EmbeddingRun.open(many.path, make_plan(dtype=dtype)).already_done  # shards are no part of the plan
 
 
+def test_others_read_all_shards_by_one_file_and_see_which_are_lost(tmp_path):
+    one = make_store(tmp_path / "one.h5")
+    make_sharded(tmp_path / "many.h5")
+    for folder in (tmp_path, tmp_path / "moved"):
+        with h5py.File(folder / "many.h5.shards" / "all.h5") as file:
+            np.testing.assert_array_equal(file["embeddings"][:], one.embeddings)
+            np.testing.assert_array_equal(file["logits"][:], one.extras["logits"])
+        if folder == tmp_path:
+            (tmp_path / "moved").mkdir()
+            (tmp_path / "many.h5.shards").rename(tmp_path / "moved" / "many.h5.shards")
+    lost = shard_paths(tmp_path / "moved" / "many.h5")[0]
+    lost.unlink()
+    with h5py.File(lost.with_name("all.h5")) as file:
+        is_lost = np.isnan(file["embeddings"][:]).all(axis=1)
+    assert is_lost[0]
+    assert not is_lost[-1]
+
+
 def test_rows_in_shards_are_read_by_slices_and_places(tmp_path, monkeypatch):
     one = make_store(tmp_path / "one.h5").embeddings
     make_sharded(tmp_path / "many.h5")

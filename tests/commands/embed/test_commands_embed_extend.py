@@ -151,7 +151,7 @@ def test_a_kill_leaves_the_old_store_whole_and_the_command_repeated_ends_the_sam
     owner, name = {
         "part": (EmbeddingRun, "_install"),
         "link": (writer, "_link"),
-        "shard": (writer, "ShardColumn"),
+        "shard": (writer, "_write_virtual"),
         "index": (writer, "_index"),
         "removal": (EmbeddingRun, "_clear"),
     }[moment]
