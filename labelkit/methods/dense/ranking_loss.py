@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,8 +28,11 @@ from torch.nn.functional import pad
 from labelkit.algorithms.precision import without_autocast
 from labelkit.algorithms.temperature import require_positive
 
+Implementation = Literal["auto", "fast", "pairs"]
 #: Targets below the floor have no weight (tau_1); a gap of the margin in scores is enough (tau_2).
 FLOOR, MARGIN = -0.2, 0.5
+# up to this number of pairs, summed over all rows, the double sum is faster
+_FEW_PAIRS = 2**15
 # rows are processed in groups that need about this many bytes
 _MAX_BYTES = 2**30
 
@@ -40,6 +43,7 @@ def cotap_loss(
     *,
     floor: float = FLOOR,
     margin: float = MARGIN,
+    implementation: Implementation = "auto",
     is_finite: bool = False,
 ) -> Tensor:
     r"""Compute CoTAP's ranking loss, which penalizes scores in a different order than targets, especially near the top.
@@ -56,6 +60,8 @@ def cotap_loss(
         targets: (b, n) float, q, no gradient.
         floor: :math:`\tau_1`; targets below it have no weight.
         margin: :math:`\tau_2 > 0`, the sufficient gap in scores.
+        implementation: ``fast``: O(n log n) time, O(n) memory; ``pairs``: the double sum; ``auto``: the double sum for
+            few items. All agree up to rounding, ties included.
         is_finite: whether the caller knows that all numbers are finite; a check would synchronize with the GPU.
 
     Returns:
@@ -77,21 +83,23 @@ def cotap_loss(
     require_positive(margin, "margin")
     with without_autocast(scores):
         gamma = (targets.detach() - floor).clamp_min(0)
-        return _Ranking.apply(scores, targets.detach(), gamma, margin)
+        return _Ranking.apply(scores, targets.detach(), gamma, margin, implementation)
 
 
 class _Ranking(Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -> Tensor:
+    def forward(
+        ctx: Any, scores: Tensor, targets: Tensor, weights: Tensor, margin: float, implementation: Implementation
+    ) -> Tensor:
         wants_gradient = bool(ctx.needs_input_grad[0])
         losses, gradients = [], []
         batch, n = scores.shape
-        rows = max(1, _MAX_BYTES // (_BYTES_PER_ITEM * n))
+        by_pairs = implementation == "pairs" or (implementation == "auto" and batch * n * n <= _FEW_PAIRS)
+        compute = ranking_loss_and_gradient_by_pairs if by_pairs else ranking_loss_and_gradient
+        rows = max(1, _MAX_BYTES // (48 * n * n if by_pairs else _BYTES_PER_ITEM * n))
         for start in range(0, max(batch, 1), rows):
             part = slice(start, start + rows)
-            loss, gradient = ranking_loss_and_gradient(
-                scores[part], targets[part], weights[part], margin, gradient=wants_gradient
-            )
+            loss, gradient = compute(scores[part], targets[part], weights[part], margin, gradient=wants_gradient)
             losses.append(loss)
             if gradient is not None:
                 gradients.append(gradient.to(scores.dtype))
@@ -103,7 +111,7 @@ class _Ranking(Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return upstream.to(gradient.dtype)[:, None] * gradient, None, None, None
+        return upstream.to(gradient.dtype)[:, None] * gradient, None, None, None, None
 
 
 # maximum number of items in a block
@@ -247,9 +255,13 @@ _BYTES_PER_ITEM = 1000
 _PAIRS_AT_ONCE, _PAIRS_AT_ONCE_GPU = 1 << 15, 1 << 24
 
 
+Terms = tuple[Tensor, Tensor | None]
+"""Loss (b,) and its gradient with respect to scores (b, n) (``None`` if not requested), float64."""
+
+
 def ranking_loss_and_gradient(
     scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
-) -> tuple[Tensor, Tensor | None]:
+) -> Terms:
     r"""Compute the loss of :func:`cotap_loss` and its gradient, including ties, in O(n log n) time and O(n) memory.
 
     Everything is in float64, since differences of large moments would lose all digits of float32.
@@ -260,9 +272,6 @@ def ranking_loss_and_gradient(
         weights: (b, n) float, :math:`\gamma \ge 0`.
         margin: :math:`\tau > 0`.
         gradient: also compute the gradient; takes less than twice the time.
-
-    Returns:
-        The loss (b,) and its gradient with respect to scores (b, n), or ``None``; both float64.
     """
     batch, n = scores.shape
     if n == 0 or batch == 0:
@@ -408,3 +417,25 @@ def _sums_before(values: Tensor, ends: Tensor) -> Tensor:
     """Return the sums (c, b, m) of the values (c, b, n) before each end (b, m)."""
     sums: Tensor = pad(torch.cumsum(values, 2), (1, 0))
     return sums.gather(2, ends.expand(len(values), -1, -1))
+
+
+def ranking_loss_and_gradient_by_pairs(
+    scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
+) -> Terms:
+    """Compute :func:`ranking_loss_and_gradient` as an O(n^2) double sum, which is faster for few items."""
+    n = scores.shape[1]
+    p, gamma = scores.double(), weights.double()
+    difference = p[:, :, None] - p[:, None, :]
+    has_lower_target = targets[:, None, :] < targets[:, :, None]
+    scaled = difference / margin
+    surrogate = torch.where(scaled < 0, 1 - 2 * scaled, (1 - scaled).clamp_min(0).square())
+    total = torch.where(has_lower_target, surrogate, 0).sum(2)
+    at_least = ((targets[:, None, :] >= targets[:, :, None]) & (difference <= 0)).sum(2).double()
+    ratio = total / at_least
+    loss = (gamma * ratio / (1 + ratio)).sum(1) / max(n, 1)
+    if not gradient:
+        return loss, None
+    strength = gamma / at_least / (max(n, 1) * (1 + ratio).square())
+    slopes = torch.where(scaled < 0, -2 / margin, (-2 / margin) * (1 - scaled).clamp_min(0))
+    pulls = torch.where(has_lower_target, slopes, 0) * strength[:, :, None]
+    return loss, pulls.sum(2) - pulls.sum(1)

@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.methods.dense import ranking_loss
-from labelkit.methods.dense.ranking_loss import cotap_loss
+from labelkit.methods.dense.ranking_loss import Implementation, cotap_loss
 from torch import Tensor
 
+IMPLEMENTATIONS: list[Implementation] = ["fast", "pairs"]
 SCORES = [0.9, 0.7, 0.7, 0.4, 0.6, 0.2]
 TARGETS = [0.8, 0.9, 0.6, 0.6, 0.3, 0.1]
 
@@ -41,6 +42,7 @@ def plain(scores: Tensor, targets: Tensor, margin: float = 0.5, floor: float = -
     return total / n
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(
     ("options", "loss", "gradient"),
     [
@@ -48,21 +50,24 @@ def plain(scores: Tensor, targets: Tensor, margin: float = 0.5, floor: float = -
         ({"floor": 0.5, "margin": 0.1}, 0.066402, [0.027211, -0.054422, 0.027211, -0.016461, 0.016461, 0]),
     ],
 )
-def test_six_items_with_ties(options: dict[str, float], loss: float, gradient: list[float]) -> None:
-    found, slope = value_and_gradient(rows(*SCORES), rows(*TARGETS), **options)
+def test_six_items_with_ties(
+    implementation: Implementation, options: dict[str, float], loss: float, gradient: list[float]
+) -> None:
+    found, slope = value_and_gradient(rows(*SCORES), rows(*TARGETS), implementation=implementation, **options)
     assert found.item() == pytest.approx(loss, abs=1e-6)
     assert slope[0].tolist() == pytest.approx(gradient, abs=1e-6)
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(
     ("scores", "targets"),
     [((0.3, 0.1, 0.9), (0.5, 0.5, 0.5)), ((0, 0.6, 1.2), (0.1, 0.2, 0.3)), ((0.4,), (0.7,))],
     ids=["equal targets", "solved", "one item"],
 )
 def test_where_nothing_is_behind_loss_and_gradient_are_zero(
-    scores: tuple[float, ...], targets: tuple[float, ...]
+    implementation: Implementation, scores: tuple[float, ...], targets: tuple[float, ...]
 ) -> None:
-    loss, gradient = value_and_gradient(rows(*scores), rows(*targets))
+    loss, gradient = value_and_gradient(rows(*scores), rows(*targets), implementation=implementation)
     assert loss.item() == 0
     assert not gradient.any()
 
@@ -74,16 +79,17 @@ values = st.one_of(
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=9), st.sampled_from([0.1, 0.5, 3.0]))
 @settings(deadline=None, max_examples=80)
-def test_loss_and_gradient_are_autograd_through_the_definition(items: list[tuple[float, float]], margin: float) -> None:
+def test_both_ways_are_autograd_through_the_definition(items: list[tuple[float, float]], margin: float) -> None:
     scores, targets = (torch.tensor([side], dtype=torch.float64) for side in zip(*items, strict=True))
     leaf = scores[0].clone().requires_grad_()
     expected = plain(leaf, targets[0], margin)
     slope = torch.autograd.grad(expected, leaf)[0] if expected.requires_grad else torch.zeros_like(leaf)
-    loss, gradient = value_and_gradient(scores, targets, margin=margin)
-    assert loss.item() == pytest.approx(expected.item(), abs=1e-10)
-    assert torch.equal(cotap_loss(scores, targets, margin=margin), loss)
-    # slopes grow with 1 / margin
-    torch.testing.assert_close(gradient[0], slope, atol=1e-9, rtol=1e-9)
+    for implementation in IMPLEMENTATIONS:
+        loss, gradient = value_and_gradient(scores, targets, margin=margin, implementation=implementation)
+        assert loss.item() == pytest.approx(expected.item(), abs=1e-10)
+        assert torch.equal(cotap_loss(scores, targets, margin=margin, implementation=implementation), loss)
+        # slopes grow with 1 / margin
+        torch.testing.assert_close(gradient[0], slope, atol=1e-9, rtol=1e-9)
 
 
 def made(kind: str, n: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -108,47 +114,34 @@ def made(kind: str, n: int, seed: int) -> tuple[Tensor, Tensor]:
 KINDS = ["random", "tied scores", "tied targets", "tied", "alike", "equal targets", "equal scores", "nearly solved"]
 
 
-def double_sum(scores: Tensor, targets: Tensor, margin: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Compute the loss and its gradient by autograd through all pairs."""
-    p = scores.clone().requires_grad_()
-    difference = p[:, :, None] - p[:, None]
-    surrogate = torch.where(difference < 0, 1 - 2 * difference / margin, (1 - difference / margin).clamp_min(0) ** 2)
-    has_lower_target = targets[:, None] < targets[:, :, None]
-    ahead = (targets[:, None] >= targets[:, :, None]) & (difference <= 0)
-    x = torch.where(has_lower_target, surrogate, 0).sum(2) / ahead.sum(2)
-    losses = ((targets + 0.2).clamp_min(0) * (1 - 1 / (1 + x))).mean(1)  # the slope of x / (1 + x) would cancel
-    (gradient,) = torch.autograd.grad(losses.sum(), p)
-    return losses.detach(), gradient
-
-
 @pytest.mark.parametrize(
     "n", [1, 3, 65, 200, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 7, 64, 777, 2000))]
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_equals_the_double_sum(kind: str, n: int) -> None:
+def test_the_fast_way_equals_the_double_sum(kind: str, n: int) -> None:
     scores, targets = made(kind, n, seed=n)
-    fast, slope = value_and_gradient(scores, targets)
-    exact, exact_slope = double_sum(scores, targets)
+    fast, slope = value_and_gradient(scores, targets, implementation="fast")
+    exact, exact_slope = value_and_gradient(scores, targets, implementation="pairs")
     assert (fast - exact).abs().max() <= 1e-12
     assert (slope - exact_slope).abs().max() <= 1e-12
 
 
 @pytest.mark.parametrize("margin", [1e-15, 1e-13, 0.01, 30.0])
 @pytest.mark.parametrize("kind", ["random", "tied"])
-def test_any_margin_is_borne(kind: str, margin: float) -> None:
+def test_the_fast_way_bears_any_margin(kind: str, margin: float) -> None:
     # around a thousand, floats are 1e-13 apart: a smaller margin is nothing
     scores, targets = made(kind, 200, seed=5)
-    fast, slope = value_and_gradient(scores + 1000, targets, margin=margin)
-    exact, exact_slope = double_sum(scores + 1000, targets, margin)
+    fast, slope = value_and_gradient(scores + 1000, targets, implementation="fast", margin=margin)
+    exact, exact_slope = value_and_gradient(scores + 1000, targets, implementation="pairs", margin=margin)
     torch.testing.assert_close(fast, exact, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(slope, exact_slope, rtol=1e-7, atol=1e-7 * float(exact_slope.abs().max()))
 
 
 def test_groups_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, targets = made("tied", 300, seed=3)
-    whole = value_and_gradient(scores, targets)
+    whole = value_and_gradient(scores, targets, implementation="fast")
     monkeypatch.setattr(ranking_loss, "_MAX_BYTES", 1)
-    parts = value_and_gradient(scores, targets)
+    parts = value_and_gradient(scores, targets, implementation="fast")
     assert all(torch.equal(first, second) for first, second in zip(whole, parts, strict=True))
 
 
