@@ -22,6 +22,7 @@ from labelkit.options.base import (
     format_value,
     get_item_type,
     is_allowed_in_presets,
+    list_aliases,
     list_choices,
     metavar,
     read_field_extra,
@@ -136,6 +137,7 @@ def _build_parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     option = typer.Option(
         *([str(short)] if short else []),
         f"{long}/--no-{long[2:]}" if switch else long,
+        *list_aliases(field),
         help=text,
         metavar=_placeholder(field),
         show_default=False,

@@ -29,7 +29,7 @@ def combine_errors(faults: Iterable[ConfigError]) -> ConfigError:
 
 _NONE_TEXTS = frozenset({"none", "null"})
 _MAX_SHOWN = 60
-_FIELD_PROPERTIES = ("preset", "short", "makes", "before", "positional")
+_FIELD_PROPERTIES = ("preset", "short", "aliases", "makes", "before", "positional")
 _LIMIT_SYMBOLS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
 
 
@@ -45,7 +45,8 @@ class BaseConfig(BaseModel):
     - ``"short": "-k"``: a one-letter option in addition to the long one;
     - ``"before": 1.0``: value that reproduces runs from before the option existed, so that they can be resumed;
     - ``"positional": True``: a positional argument, passed without a flag;
-    - ``"makes": "csv"``: the path of an output of this kind; see ``labelkit.commands.common.outputs``.
+    - ``"makes": "csv"``: the path of an output of this kind; see ``labelkit.commands.common.outputs``;
+    - ``"aliases": ["--store"]``: equivalent shell options; in files, the key is always the field name.
     """
 
     model_config = ConfigDict(
@@ -172,6 +173,12 @@ def list_legacy_defaults(config_class: type[BaseConfig]) -> dict[str, object]:
     """List options added after version 0.1.0, with the values that reproduce that version."""
     found = {name: read_field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def list_aliases(field: FieldInfo) -> tuple[str, ...]:
+    """Return the alternative shell options of a field, such as ``--store``."""
+    found = read_field_extra(field, "aliases")
+    return tuple(str(alias) for alias in found) if isinstance(found, list) else ()
 
 
 def is_allowed_in_presets(field: FieldInfo) -> bool:

@@ -45,6 +45,7 @@ class EmbedConfig(
         None,
         "Store (NAME.h5) whose embeddings to use as input in place of images. --checkpoint must then come from a run "
         "trained on embeddings (`labelkit train METHOD --index`).",
+        aliases=["--store"],
     )
     max_images: int | None = IMAGES(None, "Maximum number of images, selected at even intervals. Default: all.", ge=1)
     logits: bool = MODEL(True, "Also store the classifier's logits, if the model has a classifier.")

@@ -30,6 +30,7 @@ class EmbeddingInputOptions(LabelsOption):
         "Store (NAME.h5), or output folder of `labelkit start`, on whose embeddings to train a small head, instead of "
         "training on the images of --dataset. This takes seconds to minutes, needs no GPU, and uses the defaults of "
         "the preset `index`.",
+        aliases=["--store"],
     )
     head_layers: int = _ROWS(
         2,

@@ -49,6 +49,7 @@ class IndexOption(BaseConfig):
     index: Path = STORE(
         ...,
         "Store to read (NAME.h5), or an output folder of `labelkit start`, whose newest finished store is read.",
+        aliases=["--store"],
     )
 
     @field_validator("index")

@@ -89,7 +89,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
 
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")
 
-    index: Path | None = STORE(None, "Store in which the images were discovered.")
+    index: Path | None = STORE(None, "Store in which the images were discovered.", aliases=["--store"])
     result: str | None = STORE(
         None,
         "Result from `discover snowball` or `discover lmcs`. Default: the store's only such result.",

@@ -15,6 +15,7 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
     index: Path = STORE(
         ...,
         "Store (NAME.h5) of the images to match; its embeddings determine which images are compared.",
+        aliases=["--store"],
     )
     split: str = STORE("all", "Split to compare, or all.")
 

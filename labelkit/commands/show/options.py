@@ -20,7 +20,7 @@ class ShowPatchesConfig(StoredImagesOptions, ImageOutputConfig):
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
 
-    index: Path = STORE(..., "Store (NAME.h5) with patches (embed --dense).")
+    index: Path = STORE(..., "Store (NAME.h5) with patches (embed --dense).", aliases=["--store"])
     rows: tuple[int, ...] | None = IMAGES(
         None, "Rows of the store to show, 0-based, comma-separated. Default: 4 rows chosen at random with --seed."
     )

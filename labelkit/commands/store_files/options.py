@@ -20,6 +20,7 @@ class VerifyConfig(BaseConfig):
         ...,
         "File or folder to check: a store with its results and patches, a folder of results, a result, patches (folder "
         "or SET.json), matches, prototypes, a run folder or a checkpoint.",
+        aliases=["--store"],
     )
     images: Path | None = STORE(
         None,
@@ -48,6 +49,7 @@ class StatusConfig(BaseConfig):
     index: Path | None = STORE(
         None,
         "Store (NAME.h5) from `labelkit embed`, complete or not, or an output folder of `labelkit start`.",
+        aliases=["--store"],
     )
     run: Path | None = _RUN(None, "Run folder from `labelkit train`.")
 
