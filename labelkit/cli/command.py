@@ -49,12 +49,13 @@ def build_typer_command(command: StageCommand) -> Command:
         with apply_output_options(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
             config_file = given.pop("config")
             preset = given.pop("preset", None)
-            overrides = {name: value for name, value in given.items() if value is not None}
+            overrides, origins = _overrides(given)
             merged = resolve_config(
                 config_class,
                 preset=preset,
                 config_file=None if config_file is None else Path(config_file),
                 overrides=overrides,
+                origins=origins,
             )
             if current_output().shows_config:
                 print_config(merged)
@@ -92,6 +93,21 @@ def _join_repeated(texts: Sequence[str], kind: object) -> str | list[str] | None
 def escape_markup(text: str) -> str:
     """Escape text so that rich does not interpret it as markup."""
     return text.replace("[", r"\[")
+
+
+def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
+    """Return the values from options and ``--set`` with their origins; options override ``--set``."""
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    for setting in given.pop("set") or []:
+        key, equals, text = setting.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            problem = f"{format_value(setting)} is not of the form KEY=VALUE"
+            raise ConfigError("--set", problem, "Write, for example, --set lr=0.1.")
+        values[key], origins[key] = text, f"--set {key}"
+    set_options = {name: value for name, value in given.items() if value is not None}
+    return values | set_options, origins | {name: to_flag(name) for name in set_options}
 
 
 def _help_rank(field: FieldInfo) -> int:
@@ -182,6 +198,7 @@ _COMMON_PARAMETERS = [
     _build_common_option(
         "config", "YAML file with options; overrides the preset, but not command-line options.", "FILE", str | None
     ),
+    _build_common_option("set", "Set an option by its key; can be repeated.", "KEY=VALUE", list[str] | None),
     *OUTPUT_PARAMETERS,
 ]
 

@@ -14,10 +14,14 @@ def test_every_store_is_given_by_two_equal_options() -> None:
     assert {list_aliases(field) for field in fields} == {("--store",)}
 
 
-def test_store_means_index(capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_means_index_and_the_key_of_files_and_settings_stays_index(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LINE, "--set", "store=a.h5"]) == 2
+    assert "store" in capsys.readouterr().err
+
     shown = [
         (main([*LINE, *words, "--json"]), capsys.readouterr().out)
         for words in (("--index", "a.h5"), ("--store", "a.h5"))
     ]
     assert shown[0] == shown[1]
     assert '"a.h5"' in shown[0][1]
+    assert main([*LINE, "--set", "index=a.h5"]) == 0

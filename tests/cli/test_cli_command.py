@@ -138,7 +138,7 @@ def test_options_become_the_config(run: Run, seen: list[SieveConfig]) -> None:
             "--blocks",
             "2",
         ),
-        *("--no-normalize", "--limit", "none", "--way", "another-long-word", "--preset", "none"),
+        *("--no-normalize", "--limit", "none", "--set", "way=another-long-word", "--preset", "none"),
     )
     assert code == 0
     assert seen == [
@@ -192,7 +192,7 @@ def test_all_faults_come_at_once_with_exit_code_2(
     config_file = tmp_path / "mine.yaml"
     config_file.write_text("optimiser: sgd\nblocks: [1, x]\n")
     code = run(
-        *("sieve", "--num-clusters", "0", "--lr", "fast", "--config", str(config_file)),
+        *("sieve", "--num-clusters", "0", "--lr", "fast", "--set", "limt=3", "--config", str(config_file)),
         "--json",
     )
     assert code == 2
@@ -201,6 +201,7 @@ def test_all_faults_come_at_once_with_exit_code_2(
     assert captured.err.splitlines() == [
         f"error: {config_file}: optimiser: unknown key (value sgd). Did you mean `optimizer`?",
         f"       {config_file}: blocks: input should be a valid integer (value 1,x)",
+        "       --set limt: unknown key (value 3). Did you mean `limit`?",
         "       --num-clusters: input should be greater than or equal to 1 (value 0)",
         "       --lr: input should be a valid number (value fast)",
         "       --index: is missing. Pass a value for --index.",
@@ -209,18 +210,26 @@ def test_all_faults_come_at_once_with_exit_code_2(
 
 
 def test_a_fault_between_options_names_their_sources(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("sieve", "--index", "a.h5", "--lr", "2", "--optimizer", "adamw") == 2
+    assert run("sieve", "--index", "a.h5", "--lr", "2", "--set", "optimizer=adamw") == 2
     assert capsys.readouterr().err == (
         "error: labelkit train sieve: lr above 1 does not go with --optimizer adamw. "
-        "optimizer = adamw comes from --optimizer; lr = 2 comes from --lr\n"
+        "optimizer = adamw comes from --set optimizer; lr = 2 comes from --lr\n"
     )
+
+
+@pytest.mark.parametrize("setting", ["lr", "=3"])
+def test_settings_without_a_key_or_a_value_are_refused(
+    run: Run, capsys: pytest.CaptureFixture[str], setting: str
+) -> None:
+    assert run("sieve", "--index", "a.h5", "--set", setting) == 2
+    assert f"--set: {setting} is not of the form KEY=VALUE. Write, for" in capsys.readouterr().err
 
 
 def test_presets_follow_the_data_set(run: Run, seen: list[SieveConfig]) -> None:
     assert run("sieve", "--index", "a.h5") == 0
     assert run("sieve", "--index", "a.h5", "--dataset", "cub") == 0
     assert run("sieve", "--index", "a.h5", "--preset", "cub") == 0
-    assert run("sieve", "--index", "a.h5", "--dataset", "cub", "--num-clusters", "5") == 0
+    assert run("sieve", "--index", "a.h5", "--set", "dataset=cub", "--set", "num_clusters=5") == 0
     assert [config.num_clusters for config in seen] == [12, 200, 200, 5]
 
 
@@ -265,7 +274,7 @@ def test_choices_complete_in_the_shell(
 
 
 def test_config_prints_yaml_with_the_origin_of_each_value(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("config", "--index", "a.h5", "--blocks", "1,2", "--lr", "0.2") == 0
+    assert run("config", "--index", "a.h5", "--set", "blocks=1,2", "--lr", "0.2") == 0
     assert capsys.readouterr().out.splitlines() == [
         "# labelkit train sieve",
         "# index: a.h5     # --index",
@@ -274,7 +283,7 @@ def test_config_prints_yaml_with_the_origin_of_each_value(run: Run, capsys: pyte
         "optimizer: sgd    # default",
         "way: a-long-word  # default",
         "lr: 0.2           # --lr",
-        "blocks: [1, 2]    # --blocks",
+        "blocks: [1, 2]    # --set blocks",
         "normalize: true   # default",
         "limit: null       # default",
     ]

@@ -13,7 +13,7 @@ from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.errors import ConfigError
 from labelkit.methods.discovery.options import FlipClassConfig
-from labelkit.options.base import BaseConfig, to_flag
+from labelkit.options.base import BaseConfig
 from labelkit.options.presets import read_yaml, resolve_config
 from tests.fuzzing import ends_well, fuzzed
 
@@ -103,13 +103,13 @@ def test_a_file_of_any_bytes_is_read_or_explained(examples: settings, tmp_path: 
 
 
 @fuzzed(quick=12, slow=1000)
-def test_any_option_is_taken_or_explained(examples: settings) -> None:
-    names = [*SinkhornConfig.model_fields, "", "=", "command", "model_config", "__class__"]
+def test_any_setting_is_taken_or_explained(examples: settings) -> None:
+    names = [*SinkhornConfig.model_fields, "", "=", "command", "model_config", "__class__", "max-memory"]
     texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).filter(lambda text: "\0" not in text)
 
     @examples
     @given(st.sampled_from(names) | texts, texts | st.sampled_from(["9" * 5000, "1e999", "nan", "-0", "1,2", "none"]))
     def check(key: str, value: str) -> None:
-        ends_well("config", "cluster", "sinkhorn", f"{to_flag(key)}={value}")
+        ends_well("config", "cluster", "sinkhorn", "--set", f"{key}={value}")
 
     check()

@@ -154,7 +154,7 @@ def test_all_faults_of_all_sources_come_at_once(presets: Path, tmp_path: Path) -
         TidepoolConfig,
         config_file=config_file,
         overrides={"temperature": "-1", "lr": "0.1", "bogus": "1"},
-        origins={"bogus": "bogus"},
+        origins={"bogus": "--set bogus"},
     )
     assert lines == [
         "presets/tidepool/digits.yaml: temprature: unknown key (value 0.1). Did you mean `temperature`?",
@@ -163,7 +163,7 @@ def test_all_faults_of_all_sources_come_at_once(presets: Path, tmp_path: Path) -
         "presets/tidepool/digits.yaml: lr: input should be a valid number (value fast)",
         f"{config_file}: epochs: input should be greater than or equal to 1 (value 0)",
         f"{config_file}: optimizer: input should be 'sgd' or 'adamw' (value adam). Did you mean `adamw`?",
-        "bogus: unknown key (value 1). See `labelkit config` for all keys.",
+        "--set bogus: unknown key (value 1). See `labelkit config` for all keys.",
         "--temperature: input should be greater than 0 (value -1)",
     ]
     assert error_lines(SievesConfig, overrides={"seed": "x"}) == [

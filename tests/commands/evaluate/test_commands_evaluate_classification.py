@@ -85,7 +85,7 @@ def test_classes_without_a_training_image_are_named(
             for number, path in enumerate(sorted(photos.rglob("*.png")))
         )
     )
-    words = ["--dataset", str(tmp_path / "labels.csv"), "--preset", "digits", "--holdout", "none"]
+    words = ["--dataset", str(tmp_path / "labels.csv"), "--preset", "digits", "--set", "holdout=none"]
     words += "--device cpu --threads 1 --epochs 1 --batch-size 12 -q".split()
     assert main(["train", "dl2pa", *words, "--out", str(tmp_path / "run")]) == 0
     made = tmp_path / "made.h5"

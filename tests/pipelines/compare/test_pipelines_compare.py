@@ -216,7 +216,7 @@ def test_a_comparison_keeps_what_is_finished_and_shows_what_failed(
     assert again.code == 0
     assert f"{run['length']['steps']} steps" in again.out
     assert time.monotonic() - started < 60
-    other = labelkit(*words, *keep, "--seeds", "1", "--neighbors", "5")
+    other = labelkit(*words, *keep, "--seeds", "1", "--set", "neighbors=5")
     assert other.code == 2
     assert "--neighbors 10 (now 5)" in other.err
 
