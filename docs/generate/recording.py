@@ -88,10 +88,12 @@ status --index digits.h5
 verify --index digits.h5
 pack --index digits.h5 --out packed.h5
 list methods
+list datasets
 list backbones --pattern vit_nano*
 list presets
 list tables
 doctor
+version
 """
 
 

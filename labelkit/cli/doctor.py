@@ -1,4 +1,4 @@
-"""``labelkit doctor``: the installed dependencies, and whether they work."""
+"""``labelkit version`` and ``labelkit doctor``: the installed dependencies, and whether they work."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labelkit import __version__
 from labelkit.cache import cache_folder
-from labelkit.cli.console import print_result
+from labelkit.cli.console import current_output, print_line, print_result
 from labelkit.cli.options import with_output_options
 from labelkit.commands.common.results import CommandResult, Table
 from labelkit.errors import CheckpointRefused, ResourceError
@@ -30,6 +30,20 @@ PARTS = (
     "pydantic",
 )
 """Packages whose versions can affect results."""
+
+
+@with_output_options
+def version() -> None:
+    """Print the versions of labelkit and its dependencies; with -q, only labelkit's version.
+
+    Example: labelkit version --json
+    """
+    if current_output().quiet and not current_output().json:
+        print_line(__version__)
+        return
+    values = {"labelkit": __version__, "python": platform.python_version()}
+    values |= {name: found for name in PARTS if (found := find_package_version(name))}
+    print_result(CommandResult(dict(values), shown=(Table("", ("part", "version"), list(values.items())),)))
 
 
 def find_package_version(package: str) -> str | None:

@@ -1,4 +1,4 @@
-"""``labelkit list``: the available methods, backbones, presets and tables; ``labelkit datasets`` lists datasets."""
+"""``labelkit list``: the available methods, datasets, backbones, presets and tables."""
 
 # Config classes and tables are imported on use: `labelkit list --help` needs none.
 from collections.abc import Sequence
@@ -23,6 +23,18 @@ def list_methods() -> None:
 
     rows = [(name, spec.summary, ", ".join(list_presets(spec.config))) for name, spec in METHODS.items()]
     _print_rows("methods", ("name", "summary", "presets"), rows)
+
+
+@with_output_options
+def list_datasets() -> None:
+    """List the registered datasets; for your own folder or CSV, pass its path to --dataset.
+
+    Example: labelkit list datasets
+    """
+    from labelkit.data.registry import DATASETS
+
+    rows = [(name, spec.num_classes, spec.license, spec.summary, spec.layout) for name, spec in DATASETS.items()]
+    _print_rows("datasets", ("name", "classes", "license", "summary", "layout"), rows)
 
 
 @with_output_options
@@ -109,6 +121,7 @@ def _print_rows(what: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]
 
 FUNCTIONS = {
     "methods": list_methods,
+    "datasets": list_datasets,
     "backbones": list_backbones,
     "presets": list_presets,
     "tables": list_tables,

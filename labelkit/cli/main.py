@@ -72,8 +72,11 @@ _BUILT_IN = {
     "config": _BuiltInCommand(
         "Show a command's configuration, and where each value comes from.", "labelkit.cli.command:config"
     ),
-    "list": _BuiltInCommand("List methods, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"),
-    "doctor": _BuiltInCommand("Show the installed versions, and check the installation.", "labelkit.cli.doctor:doctor"),
+    "list": _BuiltInCommand(
+        "List methods, datasets, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"
+    ),
+    "doctor": _BuiltInCommand("Check the installation.", "labelkit.cli.doctor:doctor"),
+    "version": _BuiltInCommand("Show the installed versions.", "labelkit.cli.doctor:version"),
 }
 
 PANELS = {
@@ -93,7 +96,7 @@ PANELS = {
     "Labels": ("suggest", "label"),
     "Inspect": ("report", "show", "find", "status"),
     "Files": ("import", "export", "pack", "verify"),
-    "Installation": ("doctor",),
+    "Installation": ("doctor", "version"),
 }
 """Panels of ``labelkit --help`` and their commands, grouped by task."""
 

@@ -118,7 +118,7 @@ class DatasetOptions(BaseConfig):
 
     dataset: str = DATA(
         "digits",
-        "Name of a dataset (see `labelkit datasets`), folder of images or class folders, CSV with columns "
+        "Name of a dataset (see `labelkit list datasets`), folder of images or class folders, CSV with columns "
         "path,label[,split], or archives such as shards/{000..099}.tar. An empty label means unlabeled.",
     )
     data_root: Path = DATA(

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 HEAVY = ("torch", "sklearn", "numpy", "scipy", "timm", "faiss", "h5py", "PIL", "accelerate", "matplotlib")
 STAGE_COMMANDS = [config_class.command for config_class in CONFIG_CLASSES]
-OTHERS = [("list", what) for what in ("methods", "backbones", "presets")] + [("doctor",)]
+OTHERS = [("list", what) for what in ("methods", "datasets", "backbones", "presets")] + [("doctor",), ("version",)]
 GROUPS = [(name,) for name in COMMANDS if (name,) not in [*STAGE_COMMANDS, *OTHERS]]
 ALL = [(), *STAGE_COMMANDS, *GROUPS, *OTHERS]
 
@@ -111,11 +111,15 @@ def test_only_the_command_that_is_named_gets_its_options() -> None:
     assert len(app.commands["embed"].params) <= 1
 
 
-def test_version_is_printed_and_an_unknown_command_met_with_the_nearest(
+def test_version_is_printed_in_three_ways_and_an_unknown_command_met_with_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"labelkit {__version__}\n"
+    assert main(["version", "-q"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+    assert main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["labelkit"] == __version__
     assert main(["trian"]) == 2
     assert "train" in capsys.readouterr().err
     assert main(["train", "mine"]) == 2

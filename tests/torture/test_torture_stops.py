@@ -21,7 +21,7 @@ LINES = (
     "export --help",
     "status --index no.h5",
     "nosuch",
-    "list methods --json",
+    "list datasets --json",
 )
 STREAMS = (">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full", "| true")
 SECONDS = 2.0

@@ -31,7 +31,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     seeds: int = Field(3, ge=1, le=100, description="Number of runs per method (with seeds 0, 1, ...).")
 
     dataset: str = _DATA(
-        "digits", "Name of a dataset (`labelkit datasets`), folder with a subfolder per class, or CSV with labels."
+        "digits", "Name of a dataset (`labelkit list datasets`), folder with a subfolder per class, or CSV with labels."
     )
     holdout: float = _DATA(
         0.25, "Fraction of each class to hold out for evaluation if the dataset has no test split.", gt=0, lt=1
