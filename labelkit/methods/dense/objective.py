@@ -28,6 +28,7 @@ from labelkit.methods.dense.losses import (
 )
 from labelkit.methods.dense.networks import Tokens
 from labelkit.methods.dense.options import CoTAPConfig
+from labelkit.methods.dense.ranking_loss import FLOOR, MARGIN, ranking_loss_and_gradient
 from labelkit.methods.dense.recipe import assignment_entropy
 from labelkit.training.distributed import get_rank_and_world_size
 from labelkit.training.method import StepOutput, TrainState
@@ -39,8 +40,9 @@ MIN_TOKENS = 1.0
 SK_EPSILON, SK_ITERATIONS = 0.05, 3
 #: Temperature of the prototypes' softmax over images (tau_3).
 PROTOTYPE_TEMPERATURE = 0.1
-#: Number of patches in the logged mean cosine: enough to be reliable, few enough to cost almost nothing.
-MAX_VECTORS = 1024
+#: Sample sizes of the diagnostics: large enough to be reliable, small enough to cost almost nothing.
+MAX_VECTORS, MAX_PAIRS, MAX_ITEMS = 1024, 8, 4096
+LARGE_RATIO = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class BranchOutput:
     # (b, h, w, p) unit projections of patches; empty if no term needs them
     patches: list[Tensor] = field(default_factory=list)
     tokens: list[Tokens] = field(default_factory=list)  # features before the filter
+    filtered: list[Tokens] = field(default_factory=list)  # features after the filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +120,11 @@ class CoTAPObjective(nn.Module):
         if config.patch_alignment:
             terms["patch_alignment"] = self._patch_alignment(aligned, state)
         if config.patch_ranking:
-            terms["patch_ranking"] = self._patch_ranking(aligned, online, target, state)
+            terms["patch_ranking"] = self._patch_ranking(aligned, online, target, state, logs)
         if config.prototype_entropy:
-            terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], objects)
-        if state.log_now and online.patches:
-            logs["diag/patch_cosine"] = mean_patch_cosine(online.patches[0])
+            terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], objects, state, logs)
+        if state.log_now:
+            logs |= compute_feature_diagnostics(online)
         loss = torch.stack([getattr(config, name) * term for name, term in terms.items()]).sum()
         return StepOutput(loss, {name: term.detach() for name, term in terms.items()} | logs)
 
@@ -143,6 +146,7 @@ class CoTAPObjective(nn.Module):
             if not (self.uses_class_tokens or needs_maps):
                 continue
             parts = _split_views(network.filter_tokens(tokens), lengths)
+            branch.filtered.extend(parts)
             if self.uses_class_tokens:
                 images = [part.image if len(part.image) != count else part.image[objects] for part in parts]
                 branch.images.extend(torch.split(network.project(torch.cat(images)), [len(part) for part in images]))
@@ -180,7 +184,7 @@ class CoTAPObjective(nn.Module):
             for a in (0, 1):
                 assigned = self._assignments(target.images[a], state)
                 if a == 0 and state.log_now:
-                    logs["diag/assignment_entropy"] = assignment_entropy(logits[1], self.config.student_temperature)
+                    logs |= compute_assignment_diagnostics(assigned, logits[1], self.config.student_temperature)
                 losses += [self.assignment(view, assigned) for v, view in enumerate(logits) if v != a]
             terms["image_alignment"] = torch.stack(losses).mean()
         if self.config.image_concentration:
@@ -234,6 +238,7 @@ class CoTAPObjective(nn.Module):
         online: BranchOutput,
         target: BranchOutput,
         state: TrainState,
+        logs: dict[str, Tensor],
     ) -> Tensor:
         partners = self._draw_partners(len(target.tokens[0].image), state)
         scores: list[Tensor] = []
@@ -249,7 +254,10 @@ class CoTAPObjective(nn.Module):
             for features, made in ((online_maps, scores), (target_maps, wanted)):
                 flat = features.flatten(1, 2)
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))
-        return self.ranking(torch.cat(scores), torch.cat(wanted))
+        p, q = torch.cat(scores), torch.cat(wanted)
+        if state.log_now:
+            logs |= compute_ranking_diagnostics(p, q)
+        return self.ranking(p, q)
 
     def _draw_partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
         """Draw a random partner for each image from this process's batch, (b,) on the CPU."""
@@ -257,11 +265,16 @@ class CoTAPObjective(nn.Module):
         generator = keyed_generator(self.config.seed, "cotap image pairs", state.step, rank)
         return np.asarray((np.arange(count) + int(generator.integers(1, count))) % count, dtype=np.int64)
 
-    def _prototype_entropy(self, student: DenseNetwork, tokens: Tokens, objects: Tensor) -> Tensor:
+    def _prototype_entropy(
+        self, student: DenseNetwork, tokens: Tokens, objects: Tensor, state: TrainState, logs: dict[str, Tensor]
+    ) -> Tensor:
         assert student.filter is not None  # the config ensures it
         maps = tokens.patches[objects].float().permute(0, 3, 1, 2)
         pooled = F.adaptive_avg_pool2d(maps, KERNEL).permute(0, 2, 3, 1).flatten(1)
-        return self.entropy(student.filter.prototypes.flatten(1), pooled)  # (m, 9f)
+        prototypes = student.filter.prototypes.flatten(1)  # (m, 9f)
+        if state.log_now:
+            logs |= compute_prototype_diagnostics(prototypes, pooled)
+        return self.entropy(prototypes, pooled)
 
 
 def _split_views(tokens: Tokens, lengths: list[int]) -> list[Tokens]:
@@ -269,7 +282,56 @@ def _split_views(tokens: Tokens, lengths: list[int]) -> list[Tokens]:
 
 
 @torch.no_grad()
-def mean_patch_cosine(patches: Tensor) -> Tensor:
-    """Return the mean cosine between the first ``MAX_VECTORS`` of the unit vectors (b, h, w, p)."""
-    n = len(values := patches.flatten(0, 2)[:MAX_VECTORS].double())
-    return ((values.sum(dim=0).square().sum() - n) / max(n * (n - 1), 1)).float()
+def compute_feature_diagnostics(online: BranchOutput) -> dict[str, Tensor]:
+    """Compute the mean cosine between projected patches, and the effective rank of features, of the first view.
+
+    Only the first ``MAX_VECTORS`` of each are used. The effective rank is the exponential of the entropy of the
+    singular values' shares, 1 to d.
+    """
+    found: dict[str, Tensor] = {}
+    if online.patches:
+        n = len(values := online.patches[0].flatten(0, 2)[:MAX_VECTORS].double())
+        found["diag/patch_cosine"] = ((values.sum(dim=0).square().sum() - n) / max(n * (n - 1), 1)).float()
+    if online.filtered:
+        values = online.filtered[0].patches.flatten(0, 2)[:MAX_VECTORS].double()
+        spectrum = torch.linalg.svdvals(values - values.mean(dim=0))
+        shares = spectrum / spectrum.sum().clamp(min=1e-12)
+        found["diag/effective_rank"] = torch.special.entr(shares).sum().exp().float()
+    return found
+
+
+@torch.no_grad()
+def compute_assignment_diagnostics(assignments: Tensor, logits: Tensor, temperature: float) -> dict[str, Tensor]:
+    """Compute the normalized entropy of the mean prediction, and the spread of cluster sizes (0 if all are equal)."""
+    shares = assignments.float().sum(dim=0) * (logits.shape[1] / max(len(assignments), 1))
+    return {
+        "diag/assignment_entropy": assignment_entropy(logits, temperature),
+        "diag/sinkhorn_spread": shares.max() - shares.min(),
+    }
+
+
+@torch.no_grad()
+def compute_ranking_diagnostics(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Compute the fraction of image pairs with equal targets, the median of x (Eq. 12), and the fraction of x > 100."""
+    if not len(scores):
+        nothing = scores.new_zeros(())
+        return {"diag/ranking_empty": nothing, "diag/ranking_median": nothing, "diag/ranking_large": nothing}
+    p, q = scores[:MAX_PAIRS, :MAX_ITEMS], targets[:MAX_PAIRS, :MAX_ITEMS]
+    _, _, ratios = ranking_loss_and_gradient(p, q, (q - FLOOR).clamp_min(0), MARGIN, gradient=False)
+    return {
+        "diag/ranking_empty": (targets.amax(dim=1) == targets.amin(dim=1)).float().mean(),
+        "diag/ranking_median": ratios.median().float(),
+        "diag/ranking_large": (ratios > LARGE_RATIO).float().mean(),
+    }
+
+
+@torch.no_grad()
+def compute_prototype_diagnostics(prototypes: Tensor, images: Tensor) -> dict[str, Tensor]:
+    """Compute the maximum cosine between two prototypes and the number of distinct images nearest to a prototype."""
+    vectors = F.normalize(prototypes.float(), dim=1)
+    cosines = (vectors @ vectors.T).fill_diagonal_(-1)
+    nearest = (vectors @ F.normalize(images.float(), dim=1).T).argmax(dim=1)
+    return {
+        "diag/prototype_cosine": cosines.max(),
+        "diag/prototype_images": torch.bincount(nearest, minlength=1).count_nonzero().float(),
+    }

@@ -99,7 +99,7 @@ class _Ranking(Function):
         rows = max(1, _MAX_BYTES // (48 * n * n if by_pairs else _BYTES_PER_ITEM * n))
         for start in range(0, max(batch, 1), rows):
             part = slice(start, start + rows)
-            loss, gradient = compute(scores[part], targets[part], weights[part], margin, gradient=wants_gradient)
+            loss, gradient, _ = compute(scores[part], targets[part], weights[part], margin, gradient=wants_gradient)
             losses.append(loss)
             if gradient is not None:
                 gradients.append(gradient.to(scores.dtype))
@@ -255,8 +255,9 @@ _BYTES_PER_ITEM = 1000
 _PAIRS_AT_ONCE, _PAIRS_AT_ONCE_GPU = 1 << 15, 1 << 24
 
 
-Terms = tuple[Tensor, Tensor | None]
-"""Loss (b,) and its gradient with respect to scores (b, n) (``None`` if not requested), float64."""
+Terms = tuple[Tensor, Tensor | None, Tensor]
+"""Loss (b,), its gradient with respect to scores (b, n) (``None`` if not requested), and x of Eq. 12 (b, n): how far an
+item is behind, 0 if no item with a lower target comes near. All are float64."""
 
 
 def ranking_loss_and_gradient(
@@ -276,15 +277,18 @@ def ranking_loss_and_gradient(
     batch, n = scores.shape
     if n == 0 or batch == 0:
         empty = scores.new_zeros(batch, n, dtype=torch.float64)
-        return empty.sum(1), empty if gradient else None
+        return empty.sum(1), empty if gradient else None, empty
     items = _sort_items(scores, targets, weights, margin)
     ratio, strength, slope, pulls = _within_blocks(items, _between_blocks(items, margin), margin, n)
     loss = (items.gamma * ratio / (1 + ratio)).sum(1) / n
+
+    def restored(value: Tensor) -> Tensor:
+        return torch.empty_like(value[:, :n]).scatter_(1, items.order, value[:, :n])
+
     if not gradient:
-        return loss, None
+        return loss, None, restored(ratio)
     others = pulls + _pulls_between_blocks(items, strength, margin)
-    in_order = ((-2 / margin) * (strength * slope - others))[:, :n]
-    return loss, torch.empty_like(in_order).scatter_(1, items.order, in_order)
+    return loss, restored((-2 / margin) * (strength * slope - others)), restored(ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,8 +438,8 @@ def ranking_loss_and_gradient_by_pairs(
     ratio = total / at_least
     loss = (gamma * ratio / (1 + ratio)).sum(1) / max(n, 1)
     if not gradient:
-        return loss, None
+        return loss, None, ratio
     strength = gamma / at_least / (max(n, 1) * (1 + ratio).square())
     slopes = torch.where(scaled < 0, -2 / margin, (-2 / margin) * (1 - scaled).clamp_min(0))
     pulls = torch.where(has_lower_target, slopes, 0) * strength[:, :, None]
-    return loss, pulls.sum(2) - pulls.sum(1)
+    return loss, pulls.sum(2) - pulls.sum(1), ratio
