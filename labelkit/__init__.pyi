@@ -2435,7 +2435,6 @@ def report(
     dataset: str | None = ...,
     data_root: str | PathLike[str] = ...,
     result: str | None = ...,
-    run: str | PathLike[str] | None = ...,
     tables: str | PathLike[str] | None = ...,
     overwrite: bool = ...,
     max_size: str = ...,
@@ -2446,7 +2445,7 @@ def report(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write an HTML report about a store. It shows groups, a map, neighbors, the output of `find`, scores and curves."""
+    """Write an HTML report about a store. It shows groups, a map, neighbors, the output of `find`, and scores."""
 
 @final
 class _Show:

@@ -414,8 +414,8 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit.commands.match.pairs:match_store_images",
     ),
     "report": Command(
-        "Write an HTML report about a store. It shows groups, a map, neighbors, the output of `find`, scores and "
-        "curves.\n\nThe page is a single file that works offline in any browser, with the images as thumbnails.",
+        "Write an HTML report about a store. It shows groups, a map, neighbors, the output of `find`, and "
+        "scores.\n\nThe page is a single file that works offline in any browser, with the images as thumbnails.",
         "labelkit report --index photos.h5 --out report.html",
         "labelkit.studio.report.options:ReportConfig",
         "labelkit.studio.report.build:write_report",

@@ -117,7 +117,6 @@ READERS: tuple[tuple[str, ...], ...] = (
     ("status", "--run", "run"),
     ("verify", "--index", "run"),
     ("show", "curves", "--run", "run", "--out", "new.png", "--overwrite"),
-    ("report", "--index", "s.h5", "--run", "run", "--out", "new.html", "--overwrite"),
     ("status", "--index", "u.h5"),
 )
 FILES = ("run/checkpoints/last.json", "run/split.json", "run/metrics.jsonl")

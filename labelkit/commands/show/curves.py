@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from labelkit.commands.common.results import Cell, CommandResult, Table
-from labelkit.commands.common.run_logs import MAIN_METRICS, LoggedMetrics, read_metric_log
 from labelkit.commands.show.options import ShowCurvesConfig
+from labelkit.commands.show.run_logs import MAIN_METRICS, LoggedMetrics, read_metric_log
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
 

@@ -1,1 +1,1 @@
-"""``report``: one HTML page about a run or a store, with its scores, curves, groups and images."""
+"""``report``: one HTML page about a store, with its scores, groups and images."""

@@ -1,4 +1,4 @@
-"""Write a report page about a store: its contents, groups, map, neighbors, findings of `find`, scores and curves.
+"""Write a report page about a store: its contents, groups, map, neighbors, findings of `find`, and scores.
 
 Everything is computed here and stored in the file. Neighbors are precomputed exactly: with two bytes each for index and
 score, 12 neighbors take no more space than 48 one-byte features, from which a page could only approximate them.
@@ -23,7 +23,7 @@ from labelkit.studio.report.findings import FindingsSection, find_neighbors, rea
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, read_all_results
 from labelkit.studio.report.images import ShownImages, choose_images, compute_map_positions, escape_for_page
 from labelkit.studio.report.options import ReportConfig
-from labelkit.studio.report.overview import describe_store, read_curves, score_groupings
+from labelkit.studio.report.overview import describe_store, score_groupings
 from labelkit.studio.report.page import build_groups_data, build_neighbors_data, build_page_data, render_page
 from labelkit.studio.report.thumbnails import (
     LOSSLESS,
@@ -50,7 +50,6 @@ def write_report(config: ReportConfig) -> CommandResult:
 
     Raises:
         StoreError: the store or the requested result cannot be used.
-        CheckpointError: ``run`` is not a run folder.
         DatasetError: the images in ``dataset`` cannot be listed, or a table in ``tables`` cannot be used.
         ConfigError: the page already exists, its folder does not, or the page exceeds the maximum size.
     """
@@ -58,7 +57,6 @@ def write_report(config: ReportConfig) -> CommandResult:
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     results = read_all_results(store)
     chosen = choose_result(store, config.result, results)
-    curves = read_curves(store.model, config.run)
     images = choose_images(store, config.max_images, config.seed)
     pictures, note = open_page_images(config, store, images.rows)
     grouping = None if chosen is None else describe_groups(store, images, *chosen, _EXAMPLES)
@@ -90,7 +88,6 @@ def write_report(config: ReportConfig) -> CommandResult:
         "findings": findings,
         "map": words,
         "scores": scores,
-        "curves": curves,
         "images_note": note,
         "max_size": config.max_size,
         "suggested": suggested,
@@ -190,7 +187,6 @@ def _summary(config: ReportConfig, page: Mapping[str, Any], size: int, seconds: 
         "groups": groups,
         "findings": {found.table: found.count for found in page["findings"]},
         "projection": config.projection,
-        "run": None if page["curves"] is None else page["curves"]["run"],
         "seconds": round(seconds, 2),
     }
     cells: list[Cell] = [

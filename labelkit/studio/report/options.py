@@ -26,9 +26,6 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
         "clusters.",
         pattern=RESULT_NAME,
     )
-    run: Path | None = _STORE(
-        None, "Run folder whose training curves to show. Default: the run that the store was created from."
-    )
     tables: Path | None = _STORE(
         None,
         "Folder with tables to show: check.csv (find mislabeled), novel.csv, odd.csv, duplicates.csv, next.csv "

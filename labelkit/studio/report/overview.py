@@ -1,28 +1,20 @@
-"""Summaries of a store for its report page: contents, scores of its groupings, and training curves of its network."""
+"""Summaries of a store for its report page: contents, and scores of its groupings."""
 
 from collections.abc import Mapping
-from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from labelkit.commands.common.locations import find_model_location
-from labelkit.commands.common.run_logs import MAIN_METRICS, LoggedMetrics, MetricSeries, read_metric_log
 from labelkit.commands.evaluate.groups import evaluate_clustering
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
-from labelkit.errors import LabelkitError, StoreError
-from labelkit.progress import current_progress
-from labelkit.store.embeddings import EmbeddingStore, ModelIdentity
+from labelkit.errors import StoreError
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result
 from labelkit.studio.report.groups import GROUPINGS
 from labelkit.studio.report.images import escape_for_page
 from labelkit.studio.report.options import ReportConfig
-from labelkit.training.run_dir import METRICS
 
 _MAX_SKIPPED = 100
-# Maximum number of points per curve, about its width in pixels, and of curves; `show curves` draws the others.
-_MAX_POINTS, _MAX_CURVES = 400, 24
 
 
 def score_groupings(
@@ -118,84 +110,3 @@ def _classes(store: EmbeddingStore) -> list[dict[str, Any]]:
     rows = zip(names, images, labeled, [*old, None], strict=True)
     found = [dict(zip(("name", "images", "labeled", "old"), row, strict=True)) for row in rows]
     return found if found[-1]["images"] else found[:-1]
-
-
-def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None:
-    """Read the training curves of a run; by default, of the run that trained the store's model, if it still exists.
-
-    Returns:
-        ``run``: name of the run folder; ``over``: ``epochs`` or ``steps``; ``curves``: the main curves first;
-        ``left_out``: number of curves omitted; ``note``: a sentence on whether the run trained the network of the
-        store. Each curve has its ``name``, ``points`` (of an SVG polyline, ``x,y x,y ...``, y downward; one string per
-        unbroken line), ``first``, ``last``, ``least`` and ``most`` value, ``start`` and ``stop`` (epoch or step at the
-        left and right end), and ``main``, whether `show curves` draws it by default.
-
-    Raises:
-        CheckpointError: ``run`` is not a run folder, or its log is missing, empty or damaged.
-    """
-    if run is not None:
-        logged = read_metric_log(run, run.resolve().name)
-        if _made_by(run, model):
-            note = "Its last checkpoint contains the network that computed the embeddings."
-        else:
-            note = "Its last checkpoint is not the network that computed the embeddings."
-            current_progress().warning(f"{run}: the store was not created with the last checkpoint of this run")
-        return _curves(logged, note)
-    checkpoint = find_model_location(model.weights_fingerprint)
-    folder = None if checkpoint is None else checkpoint.parent.parent
-    if checkpoint is None or folder is None or not (folder / METRICS).is_file():
-        return None
-    try:
-        if not _made_by(checkpoint, model):
-            return None
-        logged = read_metric_log(folder, folder.name)
-    except LabelkitError as error:
-        current_progress().warning(f"no training curves: {error}")
-        return None
-    return _curves(logged, "This run trained the network of the store (found by the fingerprint of the weights).")
-
-
-def _made_by(checkpoint: Path, model: ModelIdentity) -> bool:
-    from labelkit.commands.common.networks import load_run_network  # imports torch, only if there is a run
-
-    try:
-        return load_run_network(checkpoint).build_identity({}).weights_fingerprint == model.weights_fingerprint
-    except LabelkitError:
-        return False
-
-
-def _curves(logged: LoggedMetrics, note: str) -> dict[str, Any]:
-    # if a name has values per epoch and per step, the first ones, per epoch, are used
-    chosen = {name: found[0] for name, found in logged.series.items()}
-    names = [name for name in MAIN_METRICS if name in chosen]
-    names += [name for name in chosen if name not in names]
-    in_epochs = not any(np.isnan(chosen[name].epochs).any() for name in names)
-    drawn = [_curve(name, chosen[name], in_epochs=in_epochs, main=name in MAIN_METRICS) for name in names]
-    curves = [curve for curve in drawn if curve is not None]
-    return {
-        "run": escape_for_page(logged.name),
-        "over": "epochs" if in_epochs else "steps",
-        "curves": curves[:_MAX_CURVES],
-        "left_out": max(0, len(curves) - _MAX_CURVES),
-        "note": note,
-    }
-
-
-def _curve(name: str, series: MetricSeries, *, in_epochs: bool, main: bool) -> dict[str, Any] | None:
-    x = series.epochs if in_epochs else series.steps.astype(np.float64)
-    finite = np.isfinite(series.values)
-    if not finite.any():
-        return None
-    values = series.values[finite]
-    least, most, start, stop = float(values.min()), float(values.max()), float(x[0]), float(x[-1])
-    kept = np.unique(np.linspace(0, len(x) - 1, min(_MAX_POINTS, len(x))).astype(np.int64))
-    across = 100 * (x[kept] - start) / (stop - start if stop > start else 1.0)
-    up = (series.values[kept] - least) / (most - least) if most > least else np.full(len(kept), 0.5)
-    points = []
-    for is_line, line in groupby(zip(across, up, strict=True), lambda point: bool(np.isfinite(point[1]))):
-        if is_line:
-            drawn = [f"{place:.2f},{100 - 100 * height:.2f}" for place, height in line]
-            # a single point is drawn as a line of length 0 with round ends
-            points.append(" ".join(drawn * 2 if len(drawn) == 1 else drawn))
-    ends = {"first": float(values[0]), "last": float(values[-1]), "least": least, "most": most}
-    return {"name": escape_for_page(name), "points": points, **ends, "start": start, "stop": stop, "main": main}

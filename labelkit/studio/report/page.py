@@ -95,7 +95,6 @@ def _environment() -> Environment:
     environment.filters["number"] = lambda value: f"{value:,}"
     environment.filters["percent"] = lambda value: f"{value:.1f}"
     environment.filters["shown"] = escape_for_page
-    environment.filters["short"] = lambda value: f"{value:.4g}"
     return environment
 
 

@@ -470,7 +470,6 @@ def test_of_many_images_some_are_drawn_and_sizes_count_all(labelkit: Any, pixels
     ("options", "code"),
     [
         (("--result", "no-such"), 3),
-        (("--run", "no-such"), 3),
         (("--max-size", "60"), 2),
         (("--max-size", "60MiB"), 2),
         (("--out", "no-such-folder/report.html"), 2),
