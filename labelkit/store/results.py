@@ -44,7 +44,6 @@ class Result:
         stage: the command that created it.
         path: its file, or the file of the store if it is packed.
         where: its name in messages, such as ``cub.h5:/results/RESULT``.
-        gallery_digest: content digest of the store to which ``neighbor_rows`` refers; empty if there is none.
         content_digest: digest that identifies its content.
     """
 
@@ -55,7 +54,6 @@ class Result:
     stage: str
     path: Path
     where: str
-    gallery_digest: str
     content_digest: str
 
     @property
@@ -74,7 +72,6 @@ def write_result(
     params: Mapping[str, Any],
     stage: str,
     overwrite: bool = False,
-    gallery_digest: str = "",
 ) -> Path:
     """Write a result of a store atomically, always to a separate file.
 
@@ -88,7 +85,6 @@ def write_result(
         params: how it was computed, including the seed; JSON values only.
         stage: the command that creates it, such as ``cluster ss-kmeans``.
         overwrite: replace a result of the same name; a result packed into the store is never replaced.
-        gallery_digest: content digest of the store to which ``neighbor_rows`` refers.
 
     Returns:
         The file. Writing the same result twice is not an error, regardless of ``overwrite``.
@@ -105,8 +101,6 @@ def write_result(
         raise ValueError(f"kind must be a single lowercase word, got {kind!r}")
     contents = FileContents.create(schema.FORMAT_RESULT, created_by=MADE_BY, params=params)
     contents.set_attributes("", store_digest=store.content_digest, n=store.n, kind=kind, stage=stage)
-    if gallery_digest:
-        contents.set_attributes("", gallery_digest=gallery_digest)
     for array_name, value in arrays.items():
         if not schema.WORD.fullmatch(array_name) or array_name in ("digests", "params"):
             raise ValueError(f"invalid array name {array_name!r}")
@@ -177,7 +171,6 @@ def parse_result(file: CheckedFile, path: Path, name: str) -> Result:
         stage=str(root.get("stage", "")),
         path=path,
         where=file.location_of(""),
-        gallery_digest=str(root.get("gallery_digest", "")),
         content_digest=file.content_digest,
     )
 

@@ -167,7 +167,7 @@ def _collect_result(store: EmbeddingStore, config: ExportConfig, kind: str) -> _
     if kind == ".npz":
         return _ExportedData({}, None, arrays)
     single = next((result.arrays[name] for name in _SINGLE if name in result.arrays), None)
-    columns = _list_hits(store, result) if "neighbor_rows" in result.arrays else _list_image_columns(store, result)
+    columns = _list_image_columns(store, result)
     if single is None if kind == ".npy" else not columns:
         held = ", ".join(sorted(result.arrays))
         problem = f"{result.path} contains no arrays that can be written as {kind} (only {held})"
@@ -186,25 +186,6 @@ def _list_image_columns(store: EmbeddingStore, result: Result) -> dict[str, Valu
     if names is not None and "pseudo_labels" in found:
         found["name"] = _decode_names(np.asarray(found["pseudo_labels"]), names)
     return {**_build_name_column(store, "path", np.arange(store.n)), **found} if found else {}
-
-
-def _list_hits(store: EmbeddingStore, result: Result) -> dict[str, Values]:
-    neighbors, scores = result.arrays["neighbor_rows"], result.arrays["scores"]
-    queries, ranks = np.nonzero(neighbors >= 0)
-    rows = neighbors[queries, ranks]
-    columns: dict[str, Values] = {}
-    if "query_rows" in result.arrays:
-        query_rows = np.asarray(result.arrays["query_rows"])[queries]
-        columns["query_row"] = query_rows
-        if (query_rows >= 0).all():
-            columns.update(_build_name_column(store, "query", query_rows))
-    else:
-        columns["query_number"] = queries
-    columns["rank"], columns["row"] = ranks + 1, rows
-    if result.gallery_digest in ("", store.content_digest):
-        columns.update(_build_name_column(store, "path", rows))
-    columns["score"] = scores[queries, ranks]
-    return columns
 
 
 def _build_name_column(store: EmbeddingStore, heading: str, rows: NDArray[Any]) -> dict[str, Values]:

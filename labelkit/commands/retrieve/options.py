@@ -8,12 +8,12 @@ from pydantic import model_validator
 from labelkit.options.base import IMAGES, OPTION, OUTPUT, PATCHES, RUN, STORE, field_factory, to_flag
 from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.shared import (
-    RESULT_NAME,
     Device,
     DeviceOption,
+    IndexOption,
     LabelsOption,
     ListingOptions,
-    NamedResultConfig,
+    OverwriteOption,
     StoredImagesOptions,
 )
 
@@ -22,7 +22,14 @@ _SEARCH = field_factory("Search")
 
 
 class RetrieveConfig(
-    DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, NamedResultConfig, MemoryConfig, ProcessesConfig
+    DeviceOption,
+    ListingOptions,
+    StoredImagesOptions,
+    LabelsOption,
+    OverwriteOption,
+    IndexOption,
+    MemoryConfig,
+    ProcessesConfig,
 ):
     """Options for ``labelkit retrieve``."""
 
@@ -34,7 +41,6 @@ class RetrieveConfig(
         "a GPU, exact search also runs there.",
     )
 
-    result: str | None = OUTPUT(None, "Also store the hits as a result with this name.", pattern=RESULT_NAME)
     query: Path | None = STORE(
         None, "Queries: an image file, a folder of images, or another store created with the same model."
     )
@@ -63,10 +69,8 @@ class RetrieveConfig(
         False,
         "Skip duplicates of the query: identical files, and images with a cosine similarity of at least 1 - 1e-6.",
     )
-    search: Literal["exact", "auto", "hnsw", "ivfpq"] = _SEARCH(
-        "exact",
-        "Search method. exact: compare with all images; hnsw, ivfpq: use an index, built once and cached; auto: "
-        "choose by the size of the store and --max-memory.",
+    search: Literal["exact", "hnsw", "ivfpq"] = _SEARCH(
+        "exact", "Search method. exact: compare with all images; hnsw, ivfpq: use an index, built once and cached."
     )
     csv: Path | None = OUTPUT(
         None,

@@ -29,14 +29,12 @@ from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
     Found,
     build_no_rows_error,
-    choose_index,
     find_neighbors,
-    is_small_selection,
     load_or_build_index,
     search_in_parts,
     select_rows,
 )
-from labelkit.commands.retrieve.stored_index import CachedIndex
+from labelkit.commands.retrieve.stored_index import CachedIndex, find_cached_index
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.options.shared import find_newest_store
@@ -44,10 +42,12 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import check_new_result, find_newest_name, list_results, read_result, write_result
+from labelkit.store.results import find_newest_name, list_results, read_result
 
 # Minimum cosine similarity of images that are regarded as the same picture.
 DUPLICATE_COSINE = 1 - 1e-6
+# Number of rows up to which exact search is as fast as any index.
+_FEW_ROWS = 20_000
 
 Duplicate = Literal["itself", "same file", "same picture"]
 
@@ -84,9 +84,6 @@ def retrieve_images(config: RetrieveConfig) -> CommandResult:
         store = _use_predictions(store)
     if config.k > store.n:
         raise ConfigError("-k", f"{config.k} hits were requested, but the store has only {store.n} images", "Lower -k.")
-    if config.result is not None:
-        kind, params = "neighbors", _settings(config)
-        check_new_result(store, config.result, overwrite=config.overwrite, kind=kind, stage="retrieve", params=params)
     rows = np.arange(store.n, dtype=np.int64)
     features = load_rows(store, rows, in_blocks=True)
     if store.metric == "cosine":
@@ -135,12 +132,12 @@ def _search(
         progress.warning(f"only {num_chosen} images pass the filters")
     found: CachedIndex | None = None
     filtered = num_chosen < len(rows)
-    if config.search != "exact" and filtered and is_small_selection(num_chosen):
+    if config.search != "exact" and filtered and num_chosen <= _FEW_ROWS:
         progress.message(
             f"using exact search instead of {config.search}, since only {num_chosen} images pass the filters"
         )
     elif config.search != "exact":
-        found = choose_index(store.path, features, metric, config, len(queries.names))
+        found = find_cached_index(store.path, features, config.search, metric)
     search: Callable[[NDArray[np.float32], int], Found]
     in_blocks = not fits_in_memory(config, 4 * len(rows) * store.dim)
     if found is not None:
@@ -231,9 +228,6 @@ def _build_result(
         "skipped": [{"query": name, "reason": reason} for name, reason in queries.skipped],
     }
     made: list[Path] = []
-    if config.result is not None:
-        values["result"] = _write_result(store, queries, hits, config)
-        made.append(values["result"])  # type: ignore[arg-type] # a path, from the line above
     if config.csv is not None:
         commit_bytes(config.csv, csv_bytes(("query", "rank", "path", "row", "label", "score", "duplicate"), lines))
         values["csv"] = config.csv
@@ -269,37 +263,6 @@ def _use_predictions(store: EmbeddingStore) -> EmbeddingStore:
     decisions = np.asarray(result.arrays["decisions"])
     labels = np.asarray(result.arrays["group_ids"], dtype=np.int64)
     return store.relabeled(labels, decisions == GIVEN, result.arrays["names"])
-
-
-def _settings(config: RetrieveConfig) -> dict[str, object]:
-    settings = ("k", "label", "split", "path_pattern", "skip_duplicates", "search")
-    values = {name: getattr(config, name) for name in settings}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-
-
-def _write_result(store: EmbeddingStore, queries: Queries, hits: _Hits, config: RetrieveConfig) -> Path:
-    """Write the neighbors next to the store; queries that are not rows of the store have row -1."""
-    assert config.result is not None
-    shape = len(hits), max(1, max(len(found) for found in hits))
-    neighbor_rows, scores = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32)
-    for q, found in enumerate(hits):
-        neighbor_rows[q, : len(found)] = [hit.row for hit in found]
-        scores[q, : len(found)] = [hit.score for hit in found]
-    return write_result(
-        store,
-        config.result,
-        kind="neighbors",
-        arrays={
-            "query_rows": queries.rows,
-            "query_names": list(queries.names),
-            "neighbor_rows": neighbor_rows,
-            "scores": scores,
-        },
-        params=_settings(config),
-        stage="retrieve",
-        overwrite=config.overwrite,
-        gallery_digest=store.content_digest,
-    )
 
 
 def _write_sheet(path: Path, queries: Queries, store: EmbeddingStore, gallery: ImageDataset, hits: _Hits) -> Path:

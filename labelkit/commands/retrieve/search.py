@@ -5,33 +5,18 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.indexes import (
-    LINKS,
-    WIDTHS,
-    ApproximateSearch,
-    Kind,
-    build_index,
-    default_pq_bytes,
-    read_index,
-)
+from labelkit.algorithms.indexes import WIDTHS, ApproximateSearch, Kind, build_index, read_index
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.apply import apply_to_rows
-from labelkit.commands.common.embeddings import find_split_rows, fits_in_memory
+from labelkit.commands.common.embeddings import find_split_rows
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.retrieve.stored_index import (
-    CachedIndex,
-    IndexQuality,
-    cache_index,
-    delete_index,
-    find_cached_index,
-)
+from labelkit.commands.retrieve.stored_index import CachedIndex, IndexQuality, cache_index, delete_index
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
@@ -43,11 +28,6 @@ from labelkit.store.embeddings import EmbeddingStore
 _SAMPLE_ROWS, _SAMPLE_K, _TIMED_ROWS = 200, 10, 20
 # Minimum recall, and the maximum factor by which the search width is increased to reach it.
 _WANTED_RECALL, _WIDEST = 0.95, 16
-# Number of rows up to which exact search is as fast as any index.
-_FEW_ROWS = 20_000
-# Number of query values with which a row can be compared in the time that adding it to an index takes: 0.2 to 0.5 ms
-# for a graph, and a fraction of this for compressed rows, compared with about 0.2 ns per value.
-_NUMBERS_PER_ADDED_ROW = 1_000_000
 # Number of rows fetched in addition to k if some may be filtered out.
 _EXTRA = 50
 
@@ -76,64 +56,6 @@ def _find_nearest(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
     scores, indices = ExactSearch(rows, metric=metric).search(queries, min(k, len(rows)))
     return scores, indices, len(rows)
-
-
-def is_small_selection(num_rows: int) -> bool:
-    """Return whether a search has so few rows that an index would not speed it up."""
-    return num_rows <= _FEW_ROWS
-
-
-def choose_index(
-    store: Path, gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int
-) -> CachedIndex | None:
-    """Choose the ANN index for a search, or ``None`` for exact search; with ``auto``, also report the reason.
-
-    Args:
-        store: path of the store.
-        gallery: (g, d) rows to search.
-        metric: metric of the store.
-        config: options, with ``--search`` other than ``exact``.
-        num_queries: number of queries in this search.
-    """
-    num_rows, dim = gallery.shape
-    gallery_text = f"{num_rows:,} embeddings of dimension {dim}"
-    progress = current_progress()
-    if config.search != "auto":
-        assert config.search != "exact"
-        found = find_cached_index(store, gallery, config.search, metric)
-        if is_small_selection(num_rows) and found.measured is None:
-            progress.message(
-                f"--search {config.search} is unnecessary: exact search over {gallery_text} is fast enough; "
-                "use --search auto"
-            )
-        return found
-    if is_small_selection(num_rows):
-        progress.message(f"--search auto: exact search, which is fast for {gallery_text}")
-        return None
-    needed: list[str] = []
-    for kind in WIDTHS:
-        num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
-        size = f"{num_bytes / 2**20:,.0f} MiB"
-        if not fits_in_memory(config, num_bytes):
-            needed.append(f"{kind} would require {size}")
-            continue
-        found = find_cached_index(store, gallery, kind, metric)
-        if found.measured is None and _NUMBERS_PER_ADDED_ROW > num_queries * dim:
-            queries_text = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
-            progress.message(
-                f"--search auto: exact search of {gallery_text}, since building an index would take longer than "
-                f"{queries_text} (to build one for later searches, pass --search {kind})"
-            )
-            return None
-        within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
-        progress.message(
-            f"--search auto: {kind} for {gallery_text}{within} ({'; '.join([*needed, f'{kind} requires {size}'])})"
-        )
-        return found
-    progress.message(
-        f"--search auto: exact search for {gallery_text} within --max-memory {config.max_memory} ({'; '.join(needed)})"
-    )
-    return None
 
 
 def load_or_build_index(

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from labelkit.algorithms import neighbors
 from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.retrieve import retrieve as retrieve_module
 from labelkit.commands.retrieve import search
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.retrieve import retrieve_images
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, Mismatch
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import read_result
 from PIL import Image
 from tests.running import read_table
 from tests.tiers import quick_every
@@ -238,24 +238,19 @@ def test_the_same_picture_in_another_file_is_a_duplicate(pictures: list[Image.Im
     assert ids(others) == ["c.png"]
 
 
-def test_hits_go_to_a_csv_and_a_result(index: Path, tmp_path: Path) -> None:
-    answer = retrieve(index, query_rows=(3, 40), k=4, csv=tmp_path / "hits.csv", result="near")
+def test_hits_go_to_a_csv(index: Path, tmp_path: Path) -> None:
+    answer = retrieve(index, query_rows=(3, 40), k=4, csv=tmp_path / "hits.csv")
 
     lines = read_table(tmp_path / "hits.csv")
     assert [line["path"] for line in lines] == [name for query in answer["queries"] for name in ids(query)]
     assert [line["duplicate"] for line in lines] == ["itself", "", "", ""] * 2
-    result = read_result(open_store(index), "near")
-    assert result.kind == "neighbors"
-    np.testing.assert_array_equal(result.arrays["query_rows"], [3, 40])
-    rows = [[hit["row"] for hit in query["hits"]] for query in answer["queries"]]
-    np.testing.assert_array_equal(result.arrays["neighbor_rows"], rows)
 
 
 @pytest.fixture
 def many(make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store of 600 rows in 20 directions, and a cache of its own."""
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(search, "_FEW_ROWS", 50)
+    monkeypatch.setattr(retrieve_module, "_FEW_ROWS", 50)
     generator = np.random.default_rng(0)
     labels = np.arange(600) % 20
     rows = generator.standard_normal((20, 16))[labels] + 0.4 * generator.standard_normal((600, 16))
