@@ -1934,7 +1934,7 @@ def label(
     conflicts: Literal['error', 'new', 'old'] = ...,
     by: str = ...,
     csv: str | PathLike[str] | None = ...,
-    export: Literal['imagefolder', 'huggingface', 'fiftyone', 'coco', 'atlas'] | None = ...,
+    export: Literal['imagefolder', 'huggingface', 'fiftyone', 'coco'] | None = ...,
     out: str | PathLike[str] | None = ...,
     split: str = ...,
     predictions: str | None = ...,

@@ -15,9 +15,6 @@ _IMAGES = field_factory("Images")
 _SET = field_factory("Export", preset=False)
 _SERVE = field_factory("In the browser", preset=False)
 
-SET_FILES = {"coco": ".json", "atlas": ".parquet"}
-"""Suffixes of the ``--export`` formats that are a single file; other formats are folders."""
-
 
 class LabelConfig(StoredImagesOptions, NamedResultConfig):
     """Options for ``labelkit label``."""
@@ -57,15 +54,13 @@ class LabelConfig(StoredImagesOptions, NamedResultConfig):
         "Dataset that contains the images (for --csv, --export or --serve), if they were moved after `labelkit embed`.",
     )
 
-    export: Literal["imagefolder", "huggingface", "fiftyone", "coco", "atlas"] | None = _SET(
+    export: Literal["imagefolder", "huggingface", "fiftyone", "coco"] | None = _SET(
         None,
         "Also export the labels for another program. imagefolder: a folder per class, with labeled images only; "
         "huggingface: images and metadata.csv; fiftyone: data/ and labels.json; coco: .json with one box around the "
-        "whole image; atlas: .parquet with label, confidence and map position (needs pyarrow).",
+        "whole image.",
     )
-    out: Path | None = _SET(
-        None, "Folder to create for --export, or file for coco (.json) and atlas (.parquet).", makes="folder"
-    )
+    out: Path | None = _SET(None, "Folder to create for --export, or .json file for coco.", makes="folder")
     split: str = _SET("all", "Split to export, or all (with --export).")
     predictions: str | None = _SET(
         None,
@@ -82,8 +77,8 @@ class LabelConfig(StoredImagesOptions, NamedResultConfig):
     )
     grouping: str | None = _SERVE(
         None,
-        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas). Default: a "
-        "result with class names, preferably with confidences, otherwise clusters.",
+        "Result from `cluster` or `discover` whose groups are shown (with --serve). Default: a result with class "
+        "names, preferably with confidences, otherwise clusters.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _SERVE(
@@ -104,11 +99,9 @@ class LabelConfig(StoredImagesOptions, NamedResultConfig):
                 if name in self.model_fields_set:
                     raise ValueError(f"--serve cannot be combined with --{name}: export labels afterward")
             return self
-        unused = [name for name in ("skip", "open", "host", "port") if name in self.model_fields_set]
+        unused = [name for name in ("grouping", "skip", "open", "host", "port") if name in self.model_fields_set]
         if unused:
             raise ValueError(f"--{unused[0]} requires --serve")
-        if self.grouping is not None and self.export != "atlas":
-            raise ValueError("--grouping requires --serve or --export atlas")
         if self.from_ is None and self.csv is None and self.export is None:
             raise ValueError("pass --from FILE (labels to read), --csv or --export (labels to write), or --serve")
         if self.predictions is not None and self.csv is None and self.export is None:
@@ -123,11 +116,10 @@ class LabelConfig(StoredImagesOptions, NamedResultConfig):
     def _check_set_options(self) -> Self:
         if (self.export is None) != (self.out is None):
             raise ValueError("--export and --out must be passed together")
-        suffix = SET_FILES.get(self.export or "")
-        if self.out is not None and suffix is not None and self.out.suffix.lower() != suffix:
-            raise ValueError(f"--export {self.export} writes a file: --out must end in {suffix}")
+        if self.out is not None and self.export == "coco" and self.out.suffix.lower() != ".json":
+            raise ValueError("--export coco writes a file: --out must end in .json")
         if self.split != "all" and self.export is None:
             raise ValueError("--split requires --export")
-        if self.link and (self.export is None or suffix is not None):
+        if self.link and self.export in (None, "coco"):
             raise ValueError("--link requires --export imagefolder, huggingface or fiftyone")
         return self

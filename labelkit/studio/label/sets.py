@@ -4,7 +4,6 @@
     huggingface  OUT/metadata.csv, README.md, images   datasets.load_dataset(OUT), and `labelkit label --from`
     fiftyone     OUT/data/FILE, OUT/labels.json        FiftyOneImageClassificationDataset
     coco         OUT.json: images, categories, and for each label a box around the whole image
-    atlas        OUT.parquet: one row per image, for embedding-atlas
 
 Exported files are identical to the embedded ones: an image changed since then is rejected, as its label may be wrong.
 """
@@ -23,23 +22,19 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import find_split_rows
 from labelkit.commands.common.images.read import open_source_dataset
-from labelkit.commands.common.label_files import find_labels_result
 from labelkit.commands.common.outputs import check_output
 from labelkit.data.decode import BadImageError, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists_error
 from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
-from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name, translate_os_errors
+from labelkit.store.commit import commit_bytes, commit_folder, temporary_name, translate_os_errors
 from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.studio.label.options import SET_FILES, LabelConfig
+from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import StoreLabels
-from labelkit.studio.report.groups import choose_result, describe_groups, read_all_results
-from labelkit.studio.report.images import choose_images, compute_map_positions
 
 _SHOWN = 5
 _MAX_BYTES = 255
-_PLACES = 65_535
 #: Texts that pandas reads as missing values in a CSV, even if they are quoted.
 _NO_VALUES = frozenset(
     "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null".split("|")
@@ -68,19 +63,13 @@ def check_label_set(config: LabelConfig) -> None:
     """Check in advance that a label set can be written to ``out``.
 
     Raises:
-        ConfigError, OutputExistsError: ``out`` already exists or is invalid, or pyarrow is not installed.
+        ConfigError, OutputExistsError: ``out`` already exists or is invalid.
     """
     out = config.out
     if config.export is None or out is None:
         return
-    if config.export == "atlas":
-        try:
-            import pyarrow.parquet  # noqa: F401 - to check that it is installed
-        except ImportError as error:
-            problem = "writing Parquet requires pyarrow, which is not installed"
-            raise ConfigError("--out", problem, "Run `pip install pyarrow`.") from error
-    if config.export in SET_FILES:
-        check_output(config, out, {"atlas": "export", "coco": "json"}[config.export])
+    if config.export == "coco":
+        check_output(config, out, "json")
     elif out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise output_exists_error(
             out, replaceable=False, note="A folder is never replaced: it may contain other files."
@@ -103,8 +92,6 @@ def write_label_set(config: LabelConfig, store: EmbeddingStore, labels: StoreLab
     found = _set(config, store, labels)
     if config.export == "coco":
         commit_bytes(config.out, _coco(store, found), replace=config.overwrite)
-    elif config.export == "atlas":
-        _write_atlas(config, config.out, store, labels, found)
     else:
         _write_folder(config, config.out, store, found)
     return len(found.rows)
@@ -124,7 +111,7 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: StoreLabels) -> _Set
             raise DatasetError(str(store.path), problem, "Label some images first.")
     rows = np.array(written, dtype=np.int64)
     names = [store.split_names[number] for number in np.unique(splits[rows[final.labels[rows] >= 0]]) if number >= 0]
-    if len(names) > 1 and config.export != "atlas":
+    if len(names) > 1:
         told = f"{config.out}: labels of {' and '.join(names)} are exported together; to choose a split, pass --split"
         current_progress().warning(told)
     sure = np.full(len(rows), np.nan) if final.confidence is None else final.confidence[rows].round(4)
@@ -165,47 +152,10 @@ def _coco(store: EmbeddingStore, found: _Set) -> bytes:
     return (json.dumps(whole, ensure_ascii=False) + "\n").encode()
 
 
-def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: StoreLabels, found: _Set) -> None:
-    """Write a table of images; ``kind`` is image or group (which of them was labeled), or prediction."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    images = choose_images(store, store.n, 0)
-    chosen = choose_result(store, config.grouping, read_all_results(store))
-    grouping = None if chosen is None else describe_groups(store, images, *chosen, 1)
-    confidence = np.full(store.n, np.nan, dtype=np.float32)
-    if grouping is not None and grouping.measure == "confidence":
-        confidence = grouping.confidence.astype(np.float32)
-    if final.confidence is not None:
-        confidence = np.where(np.isnan(final.confidence), confidence, final.confidence).astype(np.float32)
-    points = compute_map_positions(images.features, "pca", 0)[0].astype(np.float32) / _PLACES
-    by_group = np.where(_by_group(config, store, final)[found.rows], "group", "image").tolist()
-    kinds = [
-        None if name is None else kind if score is None else "prediction"
-        for name, kind, score in zip(found.names, by_group, found.scores, strict=True)
-    ]
-    texts = {"path": found.ids, "label": found.names, "kind": kinds}
-    columns = {name: pa.array(values, pa.string()) for name, values in texts.items()}
-    columns["confidence"] = pa.array(confidence[found.rows])
-    columns["x"] = pa.array(points[found.rows, 0])
-    columns["y"] = pa.array(1 - points[found.rows, 1])  # in a plot, y points upward
-    commit_file(out, lambda file: pq.write_table(pa.table(columns), file), replace=config.overwrite)
-
-
-def _by_group(config: LabelConfig, store: EmbeddingStore, final: StoreLabels) -> NDArray[np.bool_]:
-    """Return a bool mask (n,) of the labels that come from a group name in a `label --serve` session."""
-    result = None if config.labels is None else find_labels_result(config.labels, store)
-    arrays = {} if result is None else result.arrays
-    said = np.asarray(arrays.get("by_group", np.zeros(store.n)), dtype=np.bool_)
-    if config.from_ is not None:  # such labels are of individual images
-        said = said & (final.rounds != final.round)
-    return said
-
-
 def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: _Set) -> None:
     images = open_source_dataset(store, config.dataset, config.data_root)
     if images.root is None:
-        remedy = "Use --export coco, --export atlas, or --csv."
+        remedy = "Use --export coco, or --csv."
         raise DatasetError(images.name, "its images are not files that can be copied", remedy)
     root = images.root.resolve()
     if out.resolve().is_relative_to(root):

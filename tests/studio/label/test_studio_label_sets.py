@@ -177,34 +177,6 @@ def test_a_json_file_given_as_a_table_of_labels_is_refused_in_a_few_words(
     assert len(str(caught.value)) < 700
 
 
-def test_a_row_for_embedding_atlas_says_who_got_the_label_and_how_sure_the_group_is(
-    export: Any, index: Path, tmp_path: Path
-) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
-    store = open_store(index)
-    labels = np.array([0, -1, 1, 1, -1])
-    arrays: dict[str, Any] = {
-        "labels": labels,
-        "labeled": labels >= 0,
-        "class_names": ["cat", "dog"],
-        "label_rounds": np.where(labels >= 0, 1, -1),
-        "by_group": np.array([False, False, True, False, False]),
-    }
-    write_result(store, "mine", kind="labels", arrays=arrays, params={"round": 1}, stage="label")
-    sure = np.array([0.5, 0.25, 1, 0, 0.75], dtype=np.float32)
-    groups: dict[str, Any] = {"cluster_ids": np.array([0, 0, 1, 1, 1]), "confidence": sure}
-    write_result(store, "groups", kind="clusters", arrays=groups, params={}, stage="cluster k-means")
-    export("atlas", tmp_path / "set.parquet", from_=None, labels=Path("mine"), own_labels=True)
-    columns = pq.read_table(tmp_path / "set.parquet").to_pydict()
-
-    assert columns["path"] == list(store.sample_ids)
-    assert columns["label"] == ["cat", None, "dog", "dog", None]
-    assert columns["kind"] == ["image", None, "group", "image", None]
-    assert columns["confidence"] == sure.tolist()
-    assert {name for name in columns} == {"path", "label", "kind", "confidence", "x", "y"}
-    assert all(0 <= value <= 1 for value in columns["x"] + columns["y"])
-
-
 def test_an_image_that_changed_is_refused_and_nothing_is_left(export: Any, tmp_path: Path) -> None:
     Image.new("RGB", (9, 9), "white").save(tmp_path / "photos" / "train" / "a.png")
     with pytest.raises(DatasetError, match=r"1 of 4 images cannot be exported: train/a\.png: changed since"):
