@@ -2040,7 +2040,6 @@ class _Evaluate:
         seed: int = ...,
         results: Sequence[str] | str = ...,
         rows: Literal['auto', 'unlabeled', 'all'] = ...,
-        mapping_from: str | None = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:

@@ -31,8 +31,8 @@ class ClusterAccuracy:
         old_as_new: old samples assigned to a new class or none, as a share of the old samples.
         new_as_wrong_new: new samples assigned to another new class or none, as a share of the new samples.
         new_as_old: new samples assigned to an old class, as a share of the new samples.
-        mapping: (k,) int64, class of each cluster, -1 = unmatched; the matching over all samples
-            (or the one passed in). ``1 - old_accuracy = old_as_wrong_old + old_as_new``, and likewise for new.
+        mapping: (k,) int64, class of each cluster, -1 = unmatched; the matching over all samples.
+            ``1 - old_accuracy = old_as_wrong_old + old_as_new``, and likewise for new.
         confusion: (k, c) int64, samples per cluster (rows) and class (columns).
         used_clusters: number of clusters with at least one sample.
         num_samples: number of samples scored.
@@ -67,9 +67,7 @@ class ClusterAccuracy:
         return values
 
 
-def cluster_accuracy(
-    labels: ArrayLike, cluster_ids: ArrayLike, old_mask_per_class: ArrayLike, *, mapping: ArrayLike | None = None
-) -> ClusterAccuracy:
+def cluster_accuracy(labels: ArrayLike, cluster_ids: ArrayLike, old_mask_per_class: ArrayLike) -> ClusterAccuracy:
     """Match clusters to classes, and compute the clustering accuracy over all, old and new classes.
 
     One matching over all samples is used for all three numbers (protocol ``v2``), so that
@@ -81,25 +79,15 @@ def cluster_accuracy(
         labels: (n,) integers in ``[0, c)``.
         cluster_ids: (n,) integers >= 0; the numbers of clusters and classes may differ.
         old_mask_per_class: (c,) bool, true for the old classes, in any order.
-        mapping: (k,) integers, class of each cluster or -1, computed elsewhere and used unchanged; by default, it is
-            computed here.
 
     Raises:
-        ValueError: lengths differ, arrays are empty, an id is out of range, or the mapping repeats a class.
+        ValueError: lengths differ, arrays are empty, or an id is out of range.
     """
     old_classes = np.asarray(old_mask_per_class)
     if old_classes.ndim != 1 or old_classes.dtype != np.bool_:
         raise ValueError(f"old_mask_per_class must be bool of shape (c,), got {old_classes.dtype} {old_classes.shape}")
-    if mapping is None:
-        counts = cross_tabulate(cluster_ids, labels, num_classes=len(old_classes))
-        class_of_cluster = match_counts(counts).class_of_cluster
-    else:
-        class_of_cluster = np.asarray(mapping, dtype=np.int64)
-        named, times = np.unique(class_of_cluster[class_of_cluster >= 0], return_counts=True)
-        if (times > 1).any():
-            raise ValueError(f"mapping must not repeat a class, but class {named[times > 1][0]} occurs more than once")
-        counts = cross_tabulate(cluster_ids, labels, num_clusters=len(class_of_cluster), num_classes=len(old_classes))
-
+    counts = cross_tabulate(cluster_ids, labels, num_classes=len(old_classes))
+    class_of_cluster = match_counts(counts).class_of_cluster
     per_class, hits = counts.sum(axis=0), _count_correct(counts, class_of_cluster)
     num_old, num_new = int(per_class[old_classes].sum()), int(per_class[~old_classes].sum())
     says_old = (class_of_cluster >= 0) & old_classes[class_of_cluster]

@@ -73,15 +73,6 @@ def test_group_without_samples_is_nan_and_none_in_json() -> None:
     assert values["protocol"] == "v2"
 
 
-def test_frozen_mapping_is_used_as_it_is() -> None:
-    mapping = cluster_accuracy(LABELS, CLUSTERS, OLD).mapping
-    # Cluster 0 is class 1 and cluster 2 is class 0 from now on, although a new fit would swap them.
-    scores = cluster_accuracy([0, 1, 2], [0, 2, 3], OLD, mapping=mapping)
-    assert scores.all_accuracy == 0
-    assert (scores.old_as_wrong_old, scores.new_as_wrong_new) == (1, 1)
-    assert cluster_accuracy([0, 1, 2], [0, 2, 3], OLD).all_accuracy == 1
-
-
 def test_kmeans_and_semi_supervised_kmeans_on_digits_score_as_known() -> None:
     pixels, labels = load_digits(return_X_y=True)
     rows = (pixels / np.linalg.norm(pixels, axis=1, keepdims=True)).astype(np.float32)

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.matching import match_clusters
 from labelkit.commands.common.embeddings import find_split_rows
 from labelkit.commands.common.labels import choose_usable_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table
@@ -60,39 +59,23 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> CommandResult:
     counted = (truth >= 0) & ~used if held_out else truth >= 0
     for result, ids in groupings:
         old_classes = _old_classes(store, result, truth, len(class_names))
-        mapping = None
-        if config.mapping_from is not None:
-            rows = find_split_rows(store, config.mapping_from, option="--mapping-from")
-            rows = rows[counted[rows] & (ids[rows] >= 0)]
-            if not len(rows):
-                raise _no_scores_error(store, config.mapping_from, held_out=held_out)
-            sizes = {"num_clusters": int(ids.max()) + 1, "num_classes": len(class_names)}
-            mapping = match_clusters(ids[rows], truth[rows], **sizes).class_of_cluster
         scored += [
-            _score_grouping(class_names, config, result, ids, truth, split, rows[ids[rows] >= 0], old_classes, mapping)
+            _score_grouping(class_names, config, result, ids, truth, split, rows[ids[rows] >= 0], old_classes)
             for split, rows in _select_rows(store, config, counted).items()
             if (ids[rows] >= 0).any()
         ]
     if not scored:
-        raise _no_scores_error(store, None, held_out=held_out)
+        others = "Pass the true labels of further images as --labels, or --rows all to score all labeled images."
+        problem = "no image has both a group and a label" + (" that was hidden from training" if held_out else "")
+        raise StoreError(str(store.path), problem, others if held_out else "Check --split.")
     values: dict[str, object] = {
         "index": config.index,
         "protocol": _PROTOCOL,
         "rows": config.rows,
-        "mapping_from": config.mapping_from,
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": scored,
     }
     return CommandResult(values, (), tuple(_build_tables(config, scored, held_out=held_out)))
-
-
-def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:
-    of = "" if mapping_from is None else f" in split {mapping_from}"
-    problem = f"no image{of} has both a group and a label" + (" that was hidden from training" if held_out else "")
-    verb, option = ("score", "check --split") if mapping_from is None else ("match on", "change --mapping-from")
-    others = f"Pass the true labels of further images as --labels, or --rows all to {verb} all labeled images."
-    remedy = others if held_out else f"{option.capitalize()}."
-    return StoreError(str(store.path), problem, remedy)
 
 
 def _read_true_labels(
@@ -150,13 +133,12 @@ def _score_grouping(
     split: str,
     rows: NDArray[np.int64],
     known_old: NDArray[np.bool_] | None,
-    mapping: NDArray[np.int64] | None,
 ) -> dict[str, Any]:
     labels, clusters = truth[rows], ids[rows]
     old_classes = np.ones(len(class_names), dtype=bool) if known_old is None else known_old
     from sklearn import metrics
 
-    accuracy = cluster_accuracy(labels, clusters, old_classes, mapping=mapping)
+    accuracy = cluster_accuracy(labels, clusters, old_classes)
     intervals: dict[str, tuple[float, float]] | None = None
     if config.bootstrap:
         generator = keyed_generator(config.seed, f"bootstrap {split}")  # so that equal groupings have equal intervals
@@ -205,8 +187,6 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
         return [None if one[name] is None else percent(one[name]) for name in names]
 
     which = "images whose labels were hidden from training" if held_out else "all labeled images"
-    if config.mapping_from is not None:
-        which += f"; clusters matched to classes on split {config.mapping_from}"
     knows_old = any(one["old_accuracy"] is not None for one in scored)  # otherwise, All says everything
     groups = ["all", "old", "new"] if knows_old else ["all"]
     accuracies, headers = [f"{group}_accuracy" for group in groups], [group.capitalize() for group in groups]
@@ -222,7 +202,7 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
             ]
         )
         tables.append(Table(title, ["result", "split", *headers], ranges))
-    if knows_old or any(one["new_as_old"] for one in scored):
+    if knows_old:
         tables.append(
             Table(
                 "errors in % of old or new images, by the kind of the predicted class",

@@ -54,12 +54,6 @@ class EvaluateClusteringConfig(BootstrapOptions, SplitOption, GateConfig, Labels
         "Images to score. unlabeled: images whose labels were withheld from training (as published). auto: "
         "unlabeled if only some labels were withheld; otherwise all, but not for results that used labels.",
     )
-    mapping_from: str | None = OPTION(
-        None,
-        "Split (or all) on which clusters are matched to classes; other splits are scored with this "
-        "matching. Matching on train is stricter than matching each split separately. --rows also limits the images "
-        "used for matching. Default: the scored images.",
-    )
 
 
 class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):

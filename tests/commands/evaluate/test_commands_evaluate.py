@@ -153,60 +153,6 @@ def test_each_split_is_scored_on_its_own(make_store: Any) -> None:
     assert [(score["split"], score["rows"]) for score in evaluate(store, split="test")] == [("test", 3)]
 
 
-@pytest.fixture
-def two_splits(make_store: Any) -> EmbeddingStore:
-    """Five rows of train, of which the last two were labeled in training, and five of test."""
-    made: EmbeddingStore = make_store(
-        np.eye(10),
-        labels=[0, 0, 1, 1, 1, 0, 0, 1, 1, 1],
-        labeled=[0, 0, 0, 1, 1, 0, 0, 0, 0, 0],
-        old_classes=[0, 1],
-        splits=[0] * 5 + [1] * 5,
-        split_names=("train", "test"),
-    )
-    # train: group 5 is class 0, group 7 is class 1
-    put(made, [5, 5, 7, 7, 5, 5, 7, 7, 5, 9])
-    return made
-
-
-@pytest.mark.slow
-def test_clusters_are_matched_on_one_split_and_scored_on_another(two_splits: EmbeddingStore) -> None:
-    (own,) = evaluate(two_splits, split="test")
-    (kept,) = evaluate(two_splits, split="test", mapping_from="train")
-    train, test = evaluate(two_splits, mapping_from="train")
-
-    # own: 5 and 7 have a row of each class, 9 one of class 1, so two rows of 5 can be right; kept: 5 = 0, 7 = 1, 9 none
-    assert own["all_accuracy"] == pytest.approx(2 / 5)
-    assert (kept["all_accuracy"], kept["old_accuracy"], kept["new_accuracy"]) == pytest.approx((2 / 5, 1 / 3, 1 / 2))
-    assert kept["mapping"] == [-1, -1, -1, -1, -1, 0, -1, 1, -1, -1]
-    assert kept["used_clusters"] == 3
-    assert (train["rows"], train["all_accuracy"]) == (3, 1.0)
-    assert {key: test[key] for key in ("all_accuracy", "mapping")} == {
-        key: kept[key] for key in ("all_accuracy", "mapping")
-    }
-    assert [row["accuracy"] for row in test["per_class"]] == pytest.approx([1 / 2, 1 / 3])
-
-
-def test_new_images_assigned_to_old_classes_are_shown_where_no_old_image_is_scored(make_store: Any) -> None:
-    splits = {"splits": [0, 0, 1, 1], "split_names": ("train", "test")}
-    store = make_store(np.eye(4), labels=[0, 0, 1, 1], labeled=[0] * 4, old_classes=[1, 0], **splits)
-    put(store, [0, 0, 0, 1])
-    options = EvaluateClusteringConfig(index=store.path, mapping_from="train", split="test", bootstrap=0)
-
-    accuracies, errors = evaluate_clustering(options).shown
-
-    assert "Old" not in accuracies.columns
-    assert errors.rows[0][2:] == [None, None, 50, 50]
-
-
-def test_rows_of_the_matching_are_those_of_the_option(two_splits: EmbeddingStore) -> None:
-    # group 5 has the classes 0 0 1 of train, and with the labeled rows 0 0 1 1 1
-    put(two_splits, [5, 5, 5, 5, 5, 5, 5, 5, 5, 5])
-
-    assert evaluate(two_splits, split="test", mapping_from="train")[0]["mapping"][5] == 0
-    assert evaluate(two_splits, split="test", mapping_from="train", rows="all")[0]["mapping"][5] == 1
-
-
 def test_undefined_numbers_are_null_in_json_and_a_dash_in_the_table(labelkit: Any, make_store: Any) -> None:
     store = make_store(np.eye(4), labels=[0, 0, 1, 1], labeled=[0] * 4, old_classes=[1, 1])
     put(store, [0, 0, 1, 1])
