@@ -15,8 +15,8 @@ train=${TRAIN:---preset scene_objects_stage1 --steps 40 --eval-every-steps 40 --
 
 run=$(labelkit train cotap --dataset "$objects" $train --out "$out/run" --overwrite -q)
 network="--checkpoint $run --dataset $dataset --image-size $size --max-images $limit"
-labelkit evaluate segmentation $network --samples 2000 --seeds 1 --out "$out/head.json" --sheet "$out/head.png" --overwrite
-labelkit evaluate patch-clusters $network --seeds 1 --out "$out/groups.json" --overwrite
+labelkit evaluate segmentation $network --samples 2000 --seeds 1 --sheet "$out/head.png" --overwrite --json > "$out/head.json"
+labelkit evaluate patch-clusters $network --seeds 1 --json > "$out/groups.json"
 index=$(labelkit embed --dataset "$dataset" --split val --checkpoint "$run" --image-size "$size" --dense \
     --max-images "$limit" --out "$out/images.h5" --overwrite -q | sed -n 1p)
 labelkit retrieve --index "$index" --query-rows 0 --pixel 20,30 -k 5 --sheet "$out/parts.png" --overwrite

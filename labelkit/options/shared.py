@@ -157,12 +157,6 @@ IMAGES_PER_SHEET: Final = 6
 """Number of images on a contact sheet of predicted masks or boxes."""
 
 
-class ScoresOutOption(BaseConfig):
-    """Option for a JSON file to which a command also writes its scores."""
-
-    out: Path | None = OUTPUT(None, "Also write scores, protocol, network and data to this JSON file.", makes="json")
-
-
 class StoredImagesOptions(BaseConfig):
     """Options for finding the images of a store again, for instance to display them."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from torch.nn import functional
 
 from labelkit.commands.common.images.contact_sheet import SheetCell, write_contact_sheet
 from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
-from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
+from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.evaluate.options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
@@ -32,7 +31,6 @@ from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.models.inference import InferenceNetwork, PixelNetwork
 from labelkit.models.weights.files import fingerprint
 from labelkit.protocols.segmentation.segmenter import Segmenter
-from labelkit.store.commit import commit_bytes
 from labelkit.training.devices import Runtime
 
 
@@ -287,14 +285,6 @@ def average_mask_scores(scores: Sequence[SegmentationScores], names: Sequence[st
     }
 
 
-def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path, ...]:
-    """Write scores as indented JSON if a path is passed; return the paths written."""
-    if path is None:
-        return ()
-    commit_bytes(path, (json.dumps(to_json_types(values), indent=1, ensure_ascii=False) + "\n").encode())
-    return (path,)
-
-
 def write_mask_result(
     config: DenseConfig,
     values: dict[str, object],
@@ -304,11 +294,10 @@ def write_mask_result(
     columns: Sequence[str],
     row: Sequence[Cell],
 ) -> CommandResult:
-    """Write the scores and a contact sheet of masks, if requested, and return a result with a table of one row."""
-    made = write_scores(config.out, values)
+    """Write a contact sheet of masks, if requested, and return a result with a table of one row."""
     if config.sheet is not None:
         write_mask_sheet(config.sheet, pictures, names)
-        made = (*made, config.sheet)
+    made = () if config.sheet is None else (config.sheet,)
     return CommandResult(values, made, (Table(title, columns, [row]),))
 
 

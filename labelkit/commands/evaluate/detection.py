@@ -252,7 +252,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> CommandResult:
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
     lines: list[list[Cell]] = [[part, *map(dense.format_percent_and_std, own.values())] for part, own in means.items()]
     columns = ["type", "AP", "AP50", "AP75", "AP small", "AP medium", "AP large"]
-    return CommandResult(values, dense.write_scores(config.out, values), (Table(title, columns, lines),))
+    return CommandResult(values, (), (Table(title, columns, lines),))
 
 
 def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> dense.ChosenSplits:

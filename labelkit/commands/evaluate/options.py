@@ -23,7 +23,6 @@ from labelkit.options.shared import (
     OverwriteOption,
     PerClassOption,
     PrecisionOptions,
-    ScoresOutOption,
     SplitOption,
     ThreadsOption,
     WorkersOption,
@@ -244,7 +243,6 @@ class DenseConfig(
     OverwriteOption,
     ThreadsOption,
     DeviceOption,
-    ScoresOutOption,
     MaxImagesOption,
     ListingOptions,
     DatasetOptions,
@@ -352,11 +350,9 @@ class EvaluateTrackingConfig(DenseConfig):
 
 
 class EvaluateDetectionConfig(
-    OverwriteOption,
     ThreadsOption,
     PrecisionOptions,
     DeviceOption,
-    ScoresOutOption,
     EvalSplitOption,
     MaxImagesOption,
     ListingOptions,

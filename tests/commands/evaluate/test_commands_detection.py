@@ -28,11 +28,11 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_square_is_found_after_a_few_steps(labelkit: Any, root: Path, tmp_path: Path) -> None:
+def test_a_square_is_found_after_a_few_steps(labelkit: Any, root: Path) -> None:
     words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "mask-rcnn", "--lr", 1e-3, "--json")
     before = labelkit(*words, "--steps", 1)
     assert before.code == 0, before.err
-    done = labelkit(*words, "--steps", 30, "--out", tmp_path / "scores.json")
+    done = labelkit(*words, "--steps", 30)
     assert done.code == 0, done.err
     assert done.json["box"]["ap50"]["mean"] > before.json["box"]["ap50"]["mean"] + 0.1
     assert done.json["mask"]["ap50"]["mean"] > before.json["mask"]["ap50"]["mean"] + 0.1
@@ -41,7 +41,6 @@ def test_a_square_is_found_after_a_few_steps(labelkit: Any, root: Path, tmp_path
     protocol = done.json["protocol"]
     assert (protocol["lr_drop_steps"], protocol["warmup_steps"], protocol["longer_side"]) == ([22, 28], 3, 106)
     assert (protocol["train_images"], protocol["eval_images"]) == (4, 2)
-    assert json.loads((tmp_path / "scores.json").read_text())["box"] == done.json["box"]
 
 
 def test_pycocotools_is_asked_for(labelkit: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
