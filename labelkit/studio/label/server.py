@@ -4,7 +4,6 @@ It accepts only requests whose Host is this server (to prevent DNS rebinding), w
 that carry the token from the link. Images are requested by row number, never by path. There are no cookies.
 """
 
-import asyncio
 import contextlib
 import hmac
 import ipaddress
@@ -19,7 +18,6 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
-import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -28,7 +26,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelkit.errors import Interrupted, LabelkitError, ResourceError
 from labelkit.progress import current_progress
@@ -41,8 +38,6 @@ from labelkit.studio.report.page import render_label_page
 
 #: Maximum size of a request in bytes, sufficient for 100,000 row numbers.
 MAX_BYTES = 2 << 20
-#: Time in seconds after which an incomplete request is dropped.
-PATIENCE_SECONDS = 30.0
 _LONGEST_PATH = 200
 _KEPT_PICTURES = 4096
 _LONGEST = 100
@@ -55,34 +50,12 @@ _HEADERS = {
 }
 
 
-class _RequestTimeoutProtocol(H11Protocol):
-    """Connection that is closed if no complete request arrives in time; uvicorn would wait forever."""
-
-    _late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def _watch(self) -> None:
-        waits = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
-        if waits and self._late is None:
-            self._late = self.loop.call_later(PATIENCE_SECONDS, self.transport.close)
-        elif not waits and self._late is not None:
-            self._late.cancel()
-            self._late = None
-
-
 SETTINGS: dict[str, Any] = {
     "log_level": "warning",
     "lifespan": "off",
     "ws": "none",
     "server_header": False,
-    "http": _RequestTimeoutProtocol,
+    "http": "h11",
 }
 
 

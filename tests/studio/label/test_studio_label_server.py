@@ -4,7 +4,6 @@ import base64
 import http.client
 import io
 import json
-import socket
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -151,20 +150,6 @@ def test_another_origin_is_refused(client: Client, method: str, path: str, heade
     status, _, _ = client.ask(method, path, {} if method == "POST" else None, **header)
 
     assert status == 403
-
-
-@pytest.mark.parametrize(
-    "begun", [b"", b"GET / HTTP/1.1\r\nHo", b"POST /api/act HTTP/1.1\r\nHost: HOST\r\nContent-Length: 9\r\n\r\n{"]
-)
-def test_a_request_that_does_not_become_whole_is_closed(
-    client: Client, begun: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "PATIENCE_SECONDS", 1.0)
-    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
-        connection.sendall(begun.replace(b"HOST", b"127.0.0.1:%d" % client.port))
-
-        while connection.recv(1 << 16):  # what it says; nothing at the end of the connection
-            pass
 
 
 @pytest.mark.parametrize(
