@@ -1696,12 +1696,11 @@ class _Cluster:
         seed: int = ...,
         processes: int = ...,
         ray_address: str | None = ...,
-        patches: bool = ...,
         normalize: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Cluster images with k-means, without labels. With --patches, cluster the patches of the images."""
+        """Cluster images with k-means, without labels."""
 
     @staticmethod
     def spherical_k_means(
@@ -1720,7 +1719,6 @@ class _Cluster:
         seed: int = ...,
         processes: int = ...,
         ray_address: str | None = ...,
-        patches: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:

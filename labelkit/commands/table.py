@@ -195,7 +195,7 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10",
         {
             "k-means": Command(
-                "Cluster images with k-means, without labels. With --patches, cluster the patches of the images.",
+                "Cluster images with k-means, without labels.",
                 "labelkit cluster k-means --index digits.h5 --num-clusters 10",
                 "labelkit.commands.cluster.options:KMeansConfig",
                 "labelkit.commands.cluster.cluster:cluster_store",

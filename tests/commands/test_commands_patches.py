@@ -1,4 +1,4 @@
-"""Patches through the commands: embed --dense, cluster --patches, retrieve of a patch, show patches."""
+"""Patches through the commands: embed --dense, retrieve of a patch, show patches."""
 
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.models.inference import BackboneNetwork
 from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches, patches_folder
-from labelkit.store.results import read_result
 from PIL import Image
 from tests.copies import copy_store
 from tests.running import Labelkit
@@ -92,27 +91,6 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
     answer = labelkit("embed", "--dataset", photos, *options, "--out", tmp_path / "x.h5")
     assert (answer.code, message in answer.err) == (code, True), answer.err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("algorithm", ["k-means", "spherical-k-means"])
-def test_every_patch_gets_its_nearest_centroid(
-    copied: Path, labelkit: Labelkit, monkeypatch: pytest.MonkeyPatch, algorithm: str
-) -> None:
-    monkeypatch.setattr("labelkit.commands.cluster.cluster._MAX_PATCHES", 200)
-    options = ("--num-clusters", 3, "--num-inits", 2, "--json")
-    answer = labelkit("cluster", algorithm, "--index", copied, "--patches", *options)
-    assert answer.code == 0, answer.err
-    result = read_result(open_store(copied), f"{algorithm}-patches")
-    ids, centroids = result.arrays["patch_cluster_ids"], result.arrays["centroids"]
-
-    rows = all_patches(copied)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    distances = ((rows[:, None] - centroids[None]) ** 2).sum(axis=2)
-    assert result.kind == "patch_clusters"
-    assert ids.shape == (48 * 16,)
-    np.testing.assert_allclose(distances[np.arange(len(ids)), ids], distances.min(axis=1), atol=1e-5)
-    assert answer.json["sizes"] == np.bincount(ids, minlength=3).tolist()
-    assert answer.json["sample"] == 200
 
 
 def brute_force(rows: np.ndarray, query: np.ndarray) -> np.ndarray:

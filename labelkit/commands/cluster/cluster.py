@@ -1,18 +1,16 @@
-"""Cluster the embeddings or the patches of a store, and write the clusters as a named result next to the store."""
+"""Cluster the embeddings of a store, and write the clusters as a named result next to the store."""
 
 import time
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import Clustering, kmeans, nearest_centroids, semi_supervised_kmeans
+from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
 from labelkit.commands.cluster.grouping import ClusteringOutput
 from labelkit.commands.cluster.options import (
     ClusterConfig,
-    PatchClusterConfig,
     SinkhornConfig,
     SphericalKMeansConfig,
     SSKMeansConfig,
@@ -21,11 +19,8 @@ from labelkit.commands.common.apply import apply_to_rows, check_ray_cluster
 from labelkit.commands.common.embeddings import (
     check_nonzero_embeddings,
     find_split_rows,
-    find_zero_embeddings,
     load_rows_within_memory_limit,
-    max_block_bytes,
     mention_splits,
-    normalize_embeddings,
 )
 from labelkit.commands.common.labels import UsableLabels, build_labeled_mask, check_label_agreement, read_usable_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table
@@ -35,12 +30,7 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.patches import PatchSet, open_patches
 from labelkit.store.results import check_new_result, write_result
-
-_BLOCK_BYTES = 64 << 20
-# Maximum number of randomly drawn patches to which centroids are fitted; all patches are assigned.
-_MAX_PATCHES = 100_000
 
 
 def cluster_store(config: ClusterConfig) -> CommandResult:
@@ -50,25 +40,22 @@ def cluster_store(config: ClusterConfig) -> CommandResult:
         The result file, the sizes of the clusters, and facts about the clustering.
 
     Raises:
-        StoreError: the store cannot be used, or lacks required labels or patches.
-        ConfigError: the number of clusters does not suit the rows, patches or labels, or the prior is invalid.
+        StoreError: the store cannot be used, or lacks required labels.
+        ConfigError: the number of clusters does not suit the rows or labels, or the prior is invalid.
         InputError: the file of the prior cannot be used.
     """
     if isinstance(config, ProcessesConfig):
         check_ray_cluster(config.ray_address)
     store = open_store(config.index)
-    if isinstance(config, PatchClusterConfig) and config.patches:
-        if config.previous is not None:
-            problem = "clusters of patches cannot keep the ids of an earlier run"
-            raise ConfigError("--previous", problem, "Remove --previous.")
-        return _cluster_patches(config, store)
     rows = find_split_rows(store, config.split)
     if config.num_clusters > len(rows):
         problem = f"{config.num_clusters} clusters are too many for {len(rows)} images in {config.index}"
         raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
     algorithm = config.command[1]
     name = config.result or algorithm
-    params = _check_result(config, store, name, "clusters")
+    stage, overwrite = " ".join(config.command), config.overwrite
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
+    check_new_result(store, name, overwrite=overwrite, kind="clusters", stage=stage, params=params)
     given = None
     if isinstance(config, SSKMeansConfig):
         mention_splits(config, store)
@@ -114,44 +101,26 @@ def cluster_store(config: ClusterConfig) -> CommandResult:
             f"{single} of {config.num_clusters} clusters contain a single image, which may be an outlier or a sign of "
             "too many clusters; check these clusters, or lower --num-clusters"
         )
-    values = {"rows": len(rows), **found.facts, **found.more, "seconds": round(seconds, 3), "sizes": sizes.tolist()}
-    shown: dict[str, Cell] = {"rows": len(rows), "smallest": int(used.min()), "largest": int(used.max()), **found.shown}
-    shown["seconds"] = round(seconds, 2)
-    return _write_groups(config, store, name, "clusters", arrays, params, values | lasting.to_json(), shown)
-
-
-def _check_result(config: ClusterConfig, store: EmbeddingStore, name: str, kind: str) -> dict[str, object]:
-    """Check that a result can be written under its name; return its parameters as far as they are known."""
-    params = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
-    if kind == "clusters":
-        params.pop("patches", None)
-    stage = f"cluster {config.command[1]}"
-    check_new_result(store, name, overwrite=config.overwrite, kind=kind, stage=stage, params=params)
-    return params
-
-
-def _write_groups(
-    config: ClusterConfig,
-    store: EmbeddingStore,
-    name: str,
-    kind: str,
-    arrays: Mapping[str, NDArray[np.generic] | list[str]],
-    params: Mapping[str, object],
-    values: Mapping[str, object],
-    shown: Mapping[str, Cell],
-) -> CommandResult:
-    stage, overwrite = " ".join(config.command), config.overwrite
-    path = write_result(store, name, kind=kind, arrays=arrays, params=params, stage=stage, overwrite=overwrite)
-    head: dict[str, object] = {"index": config.index, "result": name, "path": path, "algorithm": config.command[1]}
-    table = Table.from_row("", {"result": name, "clusters": config.num_clusters, **shown, "path": path})
-    return CommandResult({**head, "num_clusters": config.num_clusters, **values}, (path,), (table,))
+    path = write_result(store, name, kind="clusters", arrays=arrays, params=params, stage=stage, overwrite=overwrite)
+    head = {"index": config.index, "result": name, "path": path, "algorithm": algorithm}
+    values = {"num_clusters": config.num_clusters, "rows": len(rows), **found.facts, **found.more}
+    values |= {"seconds": round(seconds, 3), "sizes": sizes.tolist(), **lasting.to_json()}
+    row: dict[str, Cell] = {"result": name, "clusters": config.num_clusters, "rows": len(rows)}
+    row |= {"smallest": int(used.min()), "largest": int(used.max()), **found.shown}
+    table = Table.from_row("", row | {"seconds": round(seconds, 2), "path": path})
+    return CommandResult({**head, **values}, (path,), (table,))
 
 
 def _cluster_rows(
     config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None
 ) -> ClusteringOutput:
     features = load_rows_within_memory_limit(config, store, rows, normalize=bool(getattr(config, "normalize", False)))
-    options = _kmeans_options(config, "cluster")
+    options: dict[str, Any] = {
+        "generator": keyed_generator(config.seed, "cluster"),
+        "num_inits": config.num_inits,
+        "max_iter": config.max_iterations,
+        "tol": config.tolerance,
+    }
     if isinstance(config, ProcessesConfig):
         features.spread = partial(apply_to_rows, config=config, name="assigning images")
     classes: NDArray[np.int64] | None = None
@@ -184,11 +153,6 @@ def _cluster_rows(
     )
 
 
-def _kmeans_options(config: ClusterConfig, what: str) -> dict[str, Any]:
-    limits = {"num_inits": config.num_inits, "max_iter": config.max_iterations, "tol": config.tolerance}
-    return {"generator": keyed_generator(config.seed, what), **limits}
-
-
 def _check_labels(given: UsableLabels, num_clusters: int) -> None:
     """Check that there are labels, a cluster for each of their classes, and an unlabeled row for each other cluster."""
     if not given.labeled.any():
@@ -206,70 +170,3 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
         problem = f"cannot initialize {num_clusters} clusters: {classes} belong to the labeled classes, and there are "
         problem += f"only {free} unlabeled images to initialize the others"
         raise ConfigError("--num-clusters", problem, f"Choose at most {classes + free} clusters.")
-
-
-def _cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> CommandResult:
-    """Cluster the patches of a store: fit centroids on a random sample, then assign all patches block by block."""
-    patches = open_patches(store)
-    rows = find_split_rows(store, config.split)
-    algorithm = config.command[1]
-    name = config.result or f"{algorithm}-patches"
-    params = _check_result(config, store, name, "patch_clusters")
-    chosen = np.zeros(store.n, dtype=np.bool_)
-    chosen[rows] = True
-    started = time.monotonic()
-    with current_progress().task(f"{algorithm} of patches, {config.num_clusters} clusters", total=None):
-        found, ids, num_sampled = _run_on_patches(config, patches, chosen)
-    seconds = time.monotonic() - started
-    sizes = np.bincount(ids[ids >= 0], minlength=config.num_clusters)
-    arrays = {"patch_cluster_ids": ids, "centroids": found.centroids.astype(np.float32)}
-    facts = {"sample": num_sampled, "inertia": found.inertia, "iterations": found.num_iterations}
-    counts = {"rows": len(rows), "patches": int(sizes.sum())}
-    values: dict[str, object] = {**counts, **facts, "seconds": round(seconds, 3), "sizes": sizes.tolist()}
-    extremes = {"smallest": int(sizes.min()), "largest": int(sizes.max())}
-    shown: dict[str, Cell] = {"patches": counts["patches"], "sample": num_sampled, **extremes}
-    shown |= {"inertia": found.inertia, "seconds": round(seconds, 2)}
-    params |= {"patches_digest": patches.digest, **facts}
-    return _write_groups(config, store, name, "patch_clusters", arrays, params, values, shown)
-
-
-def _run_on_patches(
-    config: PatchClusterConfig, patches: PatchSet, chosen: NDArray[np.bool_]
-) -> tuple[Clustering, NDArray[np.int32], int]:
-    """Cluster a sample of patches, and assign all patches of the chosen images; also return the sample size."""
-    is_spherical = isinstance(config, SphericalKMeansConfig)
-    scaled = is_spherical or bool(getattr(config, "normalize", False))
-    sample = _sample_patches(patches, chosen, config.seed)
-    if is_spherical:
-        sample = sample[~find_zero_embeddings(sample)]
-    if config.num_clusters > len(sample):
-        problem = f"{config.num_clusters} clusters are too many for {len(sample)} patches of {config.index}"
-        raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
-    sample = normalize_embeddings(sample) if scaled else sample
-    options = _kmeans_options(config, "cluster patches")
-    found = kmeans(sample, config.num_clusters, spherical=is_spherical, **options)
-    # nearest centroids; -1 for patches of other images, and zero patches if spherical
-    ids = [np.zeros(0, np.int32)]
-    for block in patches.iterate_blocks(max_block_bytes(config, _BLOCK_BYTES)):
-        wanted, features = chosen[block.image_rows], np.asarray(block.features, dtype=np.float32)
-        if is_spherical:
-            wanted &= ~find_zero_embeddings(features)
-        rows = normalize_embeddings(features[wanted]) if scaled else features[wanted]
-        ids.append(np.full(len(features), -1, dtype=np.int32))
-        if len(rows):
-            ids[-1][wanted] = nearest_centroids(rows, found.centroids)
-    return found, np.concatenate(ids), len(sample)
-
-
-def _sample_patches(patches: PatchSet, chosen: NDArray[np.bool_], seed: int) -> NDArray[np.float32]:
-    """Return the patches of the chosen images, or a random sample if there are many, in stored order."""
-    counts = np.diff(patches.offsets())
-    numbers = np.flatnonzero(np.repeat(chosen, counts))
-    if len(numbers) > _MAX_PATCHES:
-        drawn = keyed_generator(seed, "sample of patches").choice(len(numbers), _MAX_PATCHES, replace=False)
-        numbers = numbers[np.sort(drawn)]
-    taken = [np.zeros((0, patches.dim), np.float32)]
-    for block in patches.iterate_blocks():
-        low, high = np.searchsorted(numbers, (block.start, block.start + len(block.features)))
-        taken.append(block.features[numbers[low:high] - block.start].astype(np.float32))
-    return np.concatenate(taken)

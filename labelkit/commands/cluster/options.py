@@ -17,19 +17,13 @@ class ClusterConfig(SplitOption, PreviousOptions, NamedResultConfig, MemoryConfi
     seed: int = OPTION(0, "Random seed for the initializations.", ge=0)
 
 
-class PatchClusterConfig(ProcessesConfig, ClusterConfig):
-    """Options shared by the clustering commands that can also cluster patches."""
-
-    patches: bool = OPTION(False, "Cluster image patches instead of images (requires a store from embed --dense).")
-
-
-class KMeansConfig(NormalizeOption, PatchClusterConfig):
+class KMeansConfig(NormalizeOption, ProcessesConfig, ClusterConfig):
     """Options for ``labelkit cluster k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "k-means")
 
 
-class SphericalKMeansConfig(PatchClusterConfig):
+class SphericalKMeansConfig(ProcessesConfig, ClusterConfig):
     """Options for ``labelkit cluster spherical-k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
