@@ -1675,7 +1675,7 @@ def export(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Export embeddings, labels, results or the network of a store. Formats for other programs are .npy, .npz and CSV, and ONNX for the network."""
+    """Export embeddings, labels, results or the network of a store. Formats for other programs are .npz and CSV, and ONNX for the network."""
 
 @final
 class _Cluster:

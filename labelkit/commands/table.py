@@ -184,8 +184,8 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit.commands.exchange.importing:import_store",
     ),
     "export": Command(
-        "Export embeddings, labels, results or the network of a store. Formats for other programs are .npy, .npz and "
-        "CSV, and ONNX for the network.",
+        "Export embeddings, labels, results or the network of a store. Formats for other programs are .npz and CSV, "
+        "and ONNX for the network.",
         "labelkit export --index digits.h5 --out digits.csv",
         "labelkit.commands.exchange.options:ExportConfig",
         "labelkit.commands.exchange.exporting:export_store",

@@ -76,7 +76,7 @@ def test_a_table_takes_the_place_of_nothing_else(targets: dict[str, Path], name:
 def test_a_new_name_and_an_empty_file_are_no_obstacle(
     tmp_path: Path, targets: dict[str, Path], kind: type[BaseConfig], name: str
 ) -> None:
-    suffix = ".npy" if read_field_extra(kind.model_fields[name], "makes") == "export" else ""
+    suffix = ".npz" if read_field_extra(kind.model_fields[name], "makes") == "export" else ""
     check_outputs(_config(kind, name, tmp_path / f"new{suffix}", targets["photos.h5"]))
     (tmp_path / "empty").touch()
     check_outputs(_config(kind, name, tmp_path / "empty", targets["photos.h5"]))

@@ -31,7 +31,7 @@ PNG_MARK = "labelkit"
 
 HTML_MARK = '<meta name="generator" content="labelkit'
 
-_MAGIC = {".npy": b"\x93NUMPY", ".npz": b"PK\x03\x04", ".onnx": b"\x08"}
+_MAGIC = {".npz": b"PK\x03\x04", ".onnx": b"\x08"}
 _OF_HDF5 = ("store", "prototypes", "matches")
 _KIND_NAMES = {
     "store": "a store",

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import CommandResult, Table
 from labelkit.commands.exchange.options import ExportConfig
 from labelkit.errors import CheckpointError, ConfigError, StoreError
@@ -21,7 +20,6 @@ from labelkit.store.results import Result, read_result
 from labelkit.store.schema import BLOCK_BYTES, IMAGE_COLUMNS, RESULT_COLUMNS
 from labelkit.store.writer import encode_strings
 
-_SINGLE = ("cluster_ids", "pseudo_labels")
 Values = Sequence[str | None] | NDArray[Any]
 
 
@@ -33,64 +31,49 @@ class _ExportedData:
         columns: columns of a table by heading, each with n strings (or ``None``) or numbers.
         embeddings: (n, d), or ``None``.
         arrays: arrays for ``.npz`` by name, in addition to the embeddings.
-        single: array for ``.npy``, unless the embeddings are exported.
     """
 
     columns: dict[str, Values]
     embeddings: NDArray[Any] | None = None
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    single: NDArray[Any] | None = None
 
 
 def export_store(config: ExportConfig) -> CommandResult:
     """Export embeddings, labels, a result or the model of a store to a file for other programs.
 
-    For ``.npy``, the names are written to a file next to it. Each file is written atomically.
+    The file is written atomically.
 
     Raises:
         StoreError: the store or result cannot be used, or lacks the requested data.
-        ConfigError: a file exists, the result cannot be written in this format, or packages are missing.
+        ConfigError: the file exists, the result cannot be written in this format, or packages are missing.
         CheckpointError: the network is not on this machine, or cannot be exported to ONNX with the same embeddings.
         ResourceError: writing failed, for example because the disk is full.
     """
     started = time.monotonic()
     kind, out = config.suffix, config.out
-    names_path = out.with_suffix(".ids.csv")
-    paths = (out, names_path) if kind == ".npy" else (out,)
-    if kind == ".npy":
-        check_output(config, names_path, "csv")
     store = open_store(config.index)
     if config.what == "model":
         return _export_model(config, store)
     export = _collect_result(store, config, kind) if config.result is not None else _collect_store(store, config)
-    if kind == ".npy":
-        commit_bytes(names_path, _generate_csv(_ExportedData(export.columns)), replace=config.overwrite)
     if kind == ".csv":
         commit_bytes(out, _generate_csv(export), replace=config.overwrite)
-    elif kind == ".npy":
-        array: Any = export.single if export.embeddings is None else export.embeddings
-        commit_file(out, lambda file: np.save(file, array, allow_pickle=False), replace=config.overwrite)
     else:
         arrays: dict[str, Any] = {} if export.embeddings is None else {"embeddings": export.embeddings}
         arrays |= export.arrays
         commit_file(out, lambda file: np.savez(file, **arrays), replace=config.overwrite)
-    count = len(next(iter(export.columns.values()))) if export.columns else store.n
-    escaped = any(name.endswith("_escaped") for name in export.columns) and kind != ".npz"
     values: dict[str, object] = {
         "path": out,
         "index": config.index,
         "what": config.what if config.result is None else f"result {config.result}",
-        "rows": count,
+        "rows": store.n,
         "dim": None if export.embeddings is None else store.dim,
         "columns": list(export.arrays) if kind == ".npz" else list(export.columns),
-        "names_escaped": escaped,
+        "names_escaped": kind == ".csv" and ESCAPED_COLUMN in export.columns,
         "bytes": out.stat().st_size,
         "seconds": round(time.monotonic() - started, 2),
     }
-    if kind == ".npy":
-        values["ids"] = names_path
     row = {name: values[name] for name in ("what", "rows", "dim", "bytes", "path")}
-    return CommandResult(values, paths, (Table.from_row("", row),))  # type: ignore[arg-type]  # texts, numbers and a path
+    return CommandResult(values, (out,), (Table.from_row("", row),))  # type: ignore[arg-type]  # texts, numbers and a path
 
 
 def _export_model(config: ExportConfig, store: EmbeddingStore) -> CommandResult:
@@ -132,7 +115,7 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> CommandResult:
 
 
 def _collect_store(store: EmbeddingStore, config: ExportConfig) -> _ExportedData:
-    columns = _build_name_column(store, "path", np.arange(store.n))
+    columns = _build_name_column(store)
     arrays: dict[str, NDArray[Any]] = {"sample_ids": encode_strings(store.sample_ids)}
     with_rows = config.what == "embeddings"
     if store.labels is not None:
@@ -153,7 +136,7 @@ def _collect_store(store: EmbeddingStore, config: ExportConfig) -> _ExportedData
         arrays.update({name: np.asarray(getattr(store, name)) for name in IMAGE_COLUMNS})
     if with_rows:
         arrays.update(store.extras)
-    return _ExportedData(columns, store.embeddings if with_rows else None, arrays, store.labels)
+    return _ExportedData(columns, store.embeddings if with_rows else None, arrays)
 
 
 def _collect_result(store: EmbeddingStore, config: ExportConfig, kind: str) -> _ExportedData:
@@ -166,13 +149,12 @@ def _collect_result(store: EmbeddingStore, config: ExportConfig, kind: str) -> _
     arrays["params"] = encode_strings([canonical_json(result.params)]).reshape(())
     if kind == ".npz":
         return _ExportedData({}, None, arrays)
-    single = next((result.arrays[name] for name in _SINGLE if name in result.arrays), None)
     columns = _list_image_columns(store, result)
-    if single is None if kind == ".npy" else not columns:
+    if not columns:
         held = ", ".join(sorted(result.arrays))
-        problem = f"{result.path} contains no arrays that can be written as {kind} (only {held})"
+        problem = f"{result.path} contains no arrays that can be written as .csv (only {held})"
         raise ConfigError("--out", problem, "Choose a .npz file, which can contain all arrays.")
-    return _ExportedData(columns, None, arrays, single)
+    return _ExportedData(columns, None, arrays)
 
 
 def _list_image_columns(store: EmbeddingStore, result: Result) -> dict[str, Values]:
@@ -185,16 +167,15 @@ def _list_image_columns(store: EmbeddingStore, result: Result) -> dict[str, Valu
     names = result.arrays.get("names")
     if names is not None and "pseudo_labels" in found:
         found["name"] = _decode_names(np.asarray(found["pseudo_labels"]), names)
-    return {**_build_name_column(store, "path", np.arange(store.n)), **found} if found else {}
+    return {**_build_name_column(store), **found} if found else {}
 
 
-def _build_name_column(store: EmbeddingStore, heading: str, rows: NDArray[Any]) -> dict[str, Values]:
-    r"""Return a column of row names; if some are not valid text, all are escaped, as the heading indicates."""
-    names = [store.sample_ids[row] for row in rows.tolist()]
+def _build_name_column(store: EmbeddingStore) -> dict[str, Values]:
+    r"""Return a column of image names; if some are not valid text, all are escaped, as the heading indicates."""
+    names = store.sample_ids
     if not any(needs_escape(name) or "\\" in name for name in names):  # `import` reads a backslash as a slash
-        return {heading: names}
-    escaped = ESCAPED_COLUMN if heading == "path" else f"{heading}_escaped"
-    return {escaped: [escape_name(name) for name in names]}
+        return {"path": names}
+    return {ESCAPED_COLUMN: [escape_name(name) for name in names]}
 
 
 def _decode_names(numbers: NDArray[Any], names: Any) -> list[str | None]:

@@ -14,7 +14,7 @@ _EMBEDDINGS = field_factory("Embeddings", preset=False)
 
 TORCH_SUFFIXES = (".safetensors", ".pt", ".pth")
 IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".h5", ".hdf5", ".hdf", ".h5ad", *TORCH_SUFFIXES)
-EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".onnx")
+EXPORT_SUFFIXES = (".npz", ".csv", ".onnx")
 IDS_SUFFIXES = (".csv", ".tsv", ".txt")
 _FAISS = "i = faiss.read_index(FILE); numpy.save('x.npy', i.reconstruct_n(0, i.ntotal))"
 _CONVERSIONS = {
@@ -106,8 +106,7 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     out: Annotated[Path, _ends_in(*EXPORT_SUFFIXES)] = OUTPUT(
         ...,
-        "File to write: .npy (with the image names next to it, in NAME.ids.csv), .npz or .csv; .onnx for --what model "
-        "(needs onnx, onnxruntime, onnxscript).",
+        "File to write: .npz or .csv; .onnx for --what model (needs onnx, onnxruntime, onnxscript).",
         makes="export",
     )
     what: Literal["embeddings", "labels", "result", "model"] = STORE(

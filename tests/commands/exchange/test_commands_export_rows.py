@@ -26,13 +26,12 @@ def sent_through(folder: Path, store: EmbeddingStore, suffix: str) -> EmbeddingS
     """The store of an export of a store."""
     out = folder / f"sent{suffix}"
     export_store(ExportConfig(index=store.path, out=out, overwrite=True))
-    ids = folder / "sent.ids.csv" if suffix == ".npy" else None
     dtype = str(store.embeddings.dtype)
-    import_store(ImportConfig(source=out, ids=ids, out=folder / "back.h5", overwrite=True, dtype=dtype))
+    import_store(ImportConfig(source=out, out=folder / "back.h5", overwrite=True, dtype=dtype))
     return open_store(folder / "back.h5")
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
 @settings(
     max_examples=4,
     deadline=None,
@@ -55,7 +54,7 @@ def test_an_import_of_an_export_gives_the_same_rows_bit_for_bit(
     assert back.embeddings.tobytes() == store.embeddings.tobytes()
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
 def test_labels_and_splits_come_back(tmp_path: Path, make_store: Any, suffix: str) -> None:
     store = make_store(
         np.eye(4),
@@ -90,19 +89,6 @@ def test_a_csv_is_read_by_anything_and_says_when_names_are_escaped(labelkit: Any
     ]
 
 
-def test_an_array_is_that_of_the_store_and_its_names_lie_beside_it(tmp_path: Path, make_store: Any) -> None:
-    store = make_store(np.eye(3), labels=[0, -1, 1])
-
-    export_store(ExportConfig(index=store.path, out=tmp_path / "x.npy"))
-    export_store(ExportConfig(index=store.path, out=tmp_path / "labels.npy", what="labels"))
-
-    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), np.eye(3, dtype=np.float32))
-    np.testing.assert_array_equal(np.load(tmp_path / "labels.npy"), [0, -1, 1])
-    lines = "path,label\n0000.png,class-0\n0001.png,\n0002.png,class-1\n"
-    assert (tmp_path / "x.ids.csv").read_text() == lines
-    assert (tmp_path / "labels.ids.csv").read_text() == lines
-
-
 def test_an_archive_needs_no_pickle_and_is_the_same_each_time(tmp_path: Path, make_store: Any) -> None:
     store = make_store(np.eye(3), labels=[0, 1, 1], logits=np.ones((3, 2)))
 
@@ -121,7 +107,6 @@ def test_an_archive_needs_no_pickle_and_is_the_same_each_time(tmp_path: Path, ma
     ("words", "code", "message"),
     [
         (("--out", "there.csv"), 2, "there.csv: already exists"),
-        (("--out", "there.npy"), 2, "there.ids.csv: already exists"),
         (("--out", "x.txt"), 2, "must end in"),
         (("--out", "x.csv", "--what", "labels"), 3, "has no labels to export"),
         (("--out", "x.csv", "--what", "result"), 2, "must be passed together"),
@@ -139,8 +124,7 @@ def test_what_cannot_be_written_is_said(
     message: str,
 ) -> None:
     store = make_store(np.eye(2))
-    for name in ("there.csv", "there.ids.csv"):
-        (tmp_path / name).write_text("mine")
+    (tmp_path / "there.csv").write_text("mine")
     monkeypatch.chdir(tmp_path)
 
     answer = labelkit("export", "--index", store.path, *words)
