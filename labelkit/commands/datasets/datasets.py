@@ -80,8 +80,6 @@ def describe_registered_datasets(config: DatasetsConfig) -> CommandResult:
             rows.append((spec, count_dataset_files(spec, config.data_root)))
             task.advance()
     values: dict[str, object] = {"data_root": config.data_root, "datasets": [_build_record(*row) for row in rows]}
-    if config.dataset is not None:
-        return CommandResult(values, shown=(_build_detail_table(*rows[0]),), fault=rows[0][1].fault)
     columns = ("name", "state", "images", "expected", "classes", "mask classes", "object classes", "for")
     sources = [(spec.name, spec.source_url, spec.license, spec.layout) for spec, _ in rows]
     faults = [
@@ -93,6 +91,8 @@ def describe_registered_datasets(config: DatasetsConfig) -> CommandResult:
         Table(f"datasets in {config.data_root}", columns, [_build_state_row(*row) for row in rows]),
         Table(f"sources, and folders in {config.data_root}", ("name", "source", "license", "layout"), sources),
     )
+    if config.dataset is not None:
+        return CommandResult(values, shown=tables, fault=rows[0][1].fault)
     wrong = Table("incomplete", ("name", "where", "problem", "what to do"), faults)
     return CommandResult(values, shown=(*tables, wrong) if faults else tables)
 
@@ -142,21 +142,3 @@ def _build_state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...
         ),
         spec.purpose,
     )
-
-
-def _build_detail_table(spec: DatasetSpec, inventory: Inventory) -> Table:
-    rows: list[tuple[Cell, Cell, Cell]] = [
-        ("state", None, inventory.state),
-        *((f"{split} images", str(count), inventory.found.get(split)) for split, count in spec.num_images.items()),
-        *((what, expected, inventory.found.get(key)) for key, (what, expected) in _list_class_counts(spec).items()),
-        ("folder", spec.layout, inventory.folder),
-        ("description", None, spec.summary),
-        ("for", None, spec.purpose),
-        ("source", None, spec.source_url),
-        ("license", None, spec.license),
-    ]
-    if spec.num_classes:
-        classes = read_benchmark_classes(spec.name)
-        halves = f"{len(classes.old_classes)} and {len(classes.new_classes)}"
-        rows.append(("old and new classes", halves, classes.source))
-    return Table(spec.name, ("what", "expected", "found"), rows)

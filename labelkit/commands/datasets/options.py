@@ -12,5 +12,5 @@ class DatasetsConfig(DatasetOptions):
     command: ClassVar[tuple[str, ...]] = ("datasets",)
 
     dataset: str | None = DATA(  # type: ignore[assignment]  # None: all datasets
-        None, "Dataset to describe in detail. Default: a summary of all datasets."
+        None, "Dataset to check; exit code 3 if it is incomplete. Default: all datasets."
     )
