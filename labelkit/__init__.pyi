@@ -2443,8 +2443,8 @@ class _Show:
     @staticmethod
     def curves(
         *,
-        out: str | PathLike[str],
         run: Sequence[str | PathLike[str]] | str | PathLike[str],
+        out: str | PathLike[str],
         overwrite: bool = ...,
         metrics: Sequence[str] | str | None = ...,
         over: Literal['step', 'epoch'] = ...,
@@ -2469,22 +2469,6 @@ class _Show:
         config: str | PathLike[str] | None = None,
     ) -> Result:
         """Show the images discovered for each class, best first, marked as correct or wrong where known."""
-
-    @staticmethod
-    def patches(
-        *,
-        out: str | PathLike[str],
-        index: str | PathLike[str],
-        overwrite: bool = ...,
-        dataset: str | None = ...,
-        data_root: str | PathLike[str] = ...,
-        rows: Sequence[int] | int | None = ...,
-        patch: Sequence[int] | int | None = ...,
-        seed: int = ...,
-        preset: str | PathLike[str] | None = None,
-        config: str | PathLike[str] | None = None,
-    ) -> Result:
-        """Show the similarity of the patches of a few images to a chosen patch, and their principal components as colors."""
 
 show: _Show
 

@@ -82,7 +82,6 @@ import --source digits.npz --model pixels --out imported.h5
 embed {_OBJECTS} --split all --backbone vit_micro_p8_64 --random-weights --dense --out scenes.h5
 show curves --run runs/flipclass --out curves.png
 show discovered --index digits.h5 --result snowball --out discovered.png
-show patches --index scenes.h5 --rows 1 --patch 0,0 --out patches.png
 datasets
 status --index digits.h5
 verify --index digits.h5

@@ -31,43 +31,14 @@ def project_to_principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple
     Raises:
         ValueError: wrong shape of x.
     """
-    places, shares = _project_on_principal_directions(x, 2)
-    return places, (float(shares[0]), float(shares[1]))
-
-
-def color_by_principal_components(x: ArrayLike) -> NDArray[np.float64]:
-    """Color samples by their first three principal components, so that similar samples get similar colors.
-
-    Args:
-        x: (n, d) numbers, n >= 1.
-
-    Returns:
-        (n, 3) float64 in [0, 1], red for the first component; 0.5 for components without variance. The range is from
-        the 1st to the 99th percentile, so that outliers do not stretch it.
-
-    Raises:
-        ValueError: wrong shape of x.
-    """
-    places, _ = _project_on_principal_directions(x, 3)
-    low, high = np.percentile(places, (1, 99), axis=0)
-    spread = high - low
-    # rounding errors are not variance
-    flat = spread <= 1e-9 * max(1.0, float(np.abs(np.asarray(x)).max(initial=0)))
-    colors = np.clip((places - low) / np.where(flat, 1.0, spread), 0, 1)
-    colors[:, flat] = 0.5
-    return np.asarray(colors, dtype=np.float64)
-
-
-def _project_on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Project rows onto the first directions, (n, count), with fractions of variance; 0 for missing directions."""
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"x must have shape (n, d) with n, d >= 1, got {rows.shape}")
-    num_directions = min(count, rows.shape[1])
+    num_directions = min(2, rows.shape[1])
     directions, found = principal_directions(rows, num_directions)
-    places, shares = np.zeros((len(rows), count)), np.zeros(count)
+    places, shares = np.zeros((len(rows), 2)), np.zeros(2)
     places[:, :num_directions], shares[:num_directions] = (rows - rows.mean(axis=0)) @ directions, found
-    return places, shares
+    return places, (float(shares[0]), float(shares[1]))
 
 
 def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

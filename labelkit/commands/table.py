@@ -421,7 +421,7 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit.studio.report.build:write_report",
     ),
     "show": Group(
-        "Plot runs and stores: training curves, discoveries, patches.",
+        "Plot runs and stores: training curves, discoveries.",
         "labelkit show curves --run runs/flipclass-digits --out curves.png",
         {
             "curves": Command(
@@ -435,13 +435,6 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit show discovered --index pixels.h5 --result snowball --out sheet.png",
                 "labelkit.commands.discover.few_options:ShowDiscoveredConfig",
                 "labelkit.commands.discover.show_discovered:show_discovered",
-            ),
-            "patches": Command(
-                "Show the similarity of the patches of a few images to a chosen patch, and their principal components "
-                "as colors.",
-                "labelkit show patches --index scenes.h5 --rows 3,8,21 --patch 4,2 --out patches.png",
-                "labelkit.commands.show.options:ShowPatchesConfig",
-                "labelkit.commands.show.patches:show_patches",
             ),
         },
     ),

@@ -1,4 +1,4 @@
-"""Patches through the commands: embed --dense, retrieve of a patch, show patches."""
+"""Patches through the commands: embed --dense, retrieve of a patch."""
 
 from pathlib import Path
 
@@ -156,18 +156,3 @@ def test_places_that_are_none_are_told(
 ) -> None:
     answer = labelkit("retrieve", "--index", dense, *options)
     assert (answer.code, message in answer.err) == (code, True), answer.err
-
-
-def test_a_picture_of_patches_tells_the_nearest_of_each_image(dense: Path, tmp_path: Path, labelkit: Labelkit) -> None:
-    out = tmp_path / "patches.png"
-    answer = labelkit("show", "patches", "--index", dense, "--rows", "3,30", "--patch", "2,1", "--out", out, "--json")
-    assert answer.code == 0, answer.err
-    rows = all_patches(dense)
-    cosines = brute_force(rows, rows[3 * 16 + 9].astype(np.float64))
-    images = answer.json["images"]
-    assert images[0]["best"] == [2, 1]
-    assert images[1]["best"] == list(divmod(int(cosines[30 * 16 : 31 * 16].argmax()), 4))
-    with Image.open(out) as picture:
-        assert picture.size[1] > picture.size[0] / 2
-    answer = labelkit("show", "patches", "--index", dense, "--rows", 3, "--patch", "2,4", "--out", out, "--overwrite")
-    assert (answer.code, "outside the 4 x 4 patch grid" in answer.err) == (2, True)

@@ -1,4 +1,4 @@
-"""Draw curves and heatmaps as PNG; only this module imports matplotlib."""
+"""Draw curves as PNG; only this module imports matplotlib."""
 
 import io
 import warnings
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -88,24 +87,6 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Curve]], *, x_la
         for text in legend.get_texts():
             text.set_parse_math(False)
     return write_figure(path, figure)
-
-
-def overlay_heatmap(
-    pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tuple[float, float]
-) -> NDArray[np.uint8]:
-    """Overlay a blue-to-yellow heatmap on an image; return (h, w, 3) uint8.
-
-    Args:
-        pixels: (h, w, c) uint8, shown in gray.
-        heat: (h', w') float.
-        limits: values that map to the darkest and brightest colors.
-    """
-    low, high = limits
-    places = [np.arange(side) * cells // side for side, cells in zip(pixels.shape[:2], heat.shape, strict=True)]
-    colors = colormaps["viridis"]((heat[np.ix_(*places)] - low) / max(high - low, 1e-12))[..., :3]
-    # pale gray, so that a dark image does not look like low values
-    gray = 0.35 + 0.65 * pixels.mean(axis=2, keepdims=True) / 255
-    return np.asarray((255 * (0.35 * gray + 0.65 * colors)).round(), dtype=np.uint8)
 
 
 def write_figure(path: Path, figure: Figure) -> Path:
