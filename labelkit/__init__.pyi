@@ -1657,7 +1657,6 @@ def import_(
     labels_key: str | None = ...,
     model: str | None = ...,
     metric: Literal['cosine', 'l2', 'dot'] = ...,
-    normalized: bool = ...,
     dtype: Literal['auto', 'float32', 'float16'] = ...,
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,

@@ -139,7 +139,6 @@ class EmbeddingStore:
         view_recipe: how the ``count`` views per image in ``view_embeddings`` were drawn; empty if there are none.
         skipped: (sample id, reason) of listed images that could not be embedded.
         model: the model that computed the embeddings.
-        normalized: whether embeddings have unit norm.
         metric: metric intended for comparing embeddings: ``cosine``, ``l2`` or ``dot``.
         content_digest: digest that identifies the content, 64 hexadecimal digits; results refer to it.
         plan_digest: digest of the plan that created the store.
@@ -158,13 +157,12 @@ class EmbeddingStore:
         if root.get("kind") != "embeddings":
             problem = f"contains {root.get('kind')}, not embeddings"
             raise NotAStore(file.where, problem, "Pass the store that this file belongs to.")
-        for name in {"metric", "normalized"} - root.keys():
-            raise Refused(file.location_of(f"@{name}"), "is missing", RESTORE)
+        if "metric" not in root:
+            raise Refused(file.location_of("@metric"), "is missing", RESTORE)
         self.has_images = schema.FEATURE_IMAGELESS not in file.features
         required = (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ()))
         lengths = file.check_axes(schema.STORE_COLUMNS, required=required)
         self.n, self.dim = lengths["n"], lengths["d"]
-        self.normalized = bool(root["normalized"])
         self.metric = str(root["metric"])
         self.plan_digest = str(root.get("plan_digest", ""))
         self.created_by = str(root.get("created_by", ""))
@@ -275,9 +273,7 @@ class EmbeddingStore:
 
     def differences(self, other: EmbeddingStore) -> list[str]:
         """Return the keys that make the embeddings of two stores incomparable; empty if they are comparable."""
-        keys = self.model.differences(other.model)
-        keys.extend(key for key in ("normalized", "dim") if getattr(self, key) != getattr(other, key))
-        return keys
+        return [*self.model.differences(other.model), *(["dim"] if self.dim != other.dim else [])]
 
     def trained_rows(self) -> NDArray[np.bool_]:
         """Return a mask (n,) bool of the images on whose labels the network was trained, matched by name or file."""

@@ -44,7 +44,6 @@ class EmbeddingPlan:
         dim: dimension of the embeddings.
         batch_size: images per forward pass; the plan determines the batches, since the last bits of an embedding
             depend on the batch in which it was computed.
-        normalized: whether embeddings have unit norm.
         metric: metric intended for comparing embeddings: ``cosine``, ``l2`` or ``dot``.
         created_by: program and version.
         dtype: ``float32`` or ``float16``, dtype of the stored embeddings.
@@ -73,7 +72,6 @@ class EmbeddingPlan:
     model: ModelIdentity
     dim: int
     batch_size: int
-    normalized: bool = False
     metric: str = "cosine"
     created_by: str = MADE_BY
     dtype: str = "float32"
@@ -181,7 +179,7 @@ class EmbeddingPlan:
             "extras": dict(self.extras),
             "batch_size": self.batch_size,
             "part_rows": self.part_rows,
-            "normalized": self.normalized,
+            "normalized": False,
             "metric": self.metric,
             "created_by": self.created_by,
             **({} if self.views is None else {"views": dict(self.views)}),
@@ -264,7 +262,7 @@ def read_stored_plan(folder: Path) -> EmbeddingPlan | None:
         columns = read_json_object(folder / "columns.json")
         names = read_bytes(folder / "files")
         model = {key: value for key, value in loaded["model"].items() if key != "preprocess_digest"}
-        foreign = ("format", "format_version", "files", "columns", "reuse")
+        foreign = ("format", "format_version", "files", "columns", "reuse", "normalized")
         own = {key: value for key, value in loaded.items() if key not in foreign}
         plan = EmbeddingPlan(
             **{**own, "model": ModelIdentity(**model)},

@@ -39,8 +39,6 @@ from labelkit.store.writer import FileContents, StreamedDataset, encode_strings,
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
-# Deviation of a unit norm caused by rounding: at most one unit of float32 per value, more for float16.
-_LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
 
 
 class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
@@ -253,7 +251,7 @@ def build_planned_contents(
         schema.FORMAT_STORE,
         requires=",".join(features),
         kind="embeddings",
-        normalized=int(plan.normalized),
+        normalized=0,
         metric=plan.metric,
         names_are_utf8=int(plan.names_are_utf8),
         created_by=plan.created_by,
@@ -284,11 +282,11 @@ def build_planned_contents(
     return contents
 
 
-def check_storable(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
+def check_storable(embeddings: NDArray[Any], dtype: str, where: Callable[[int], str]) -> None:
     """Check that all embeddings (n, d), in the order of the imported file, can be stored as ``dtype``.
 
-    Raises ``Refused`` for values that are not finite or too large for the dtype and, if ``normalized``, for rows whose
-    norm is not 1. ``where`` returns the location of a row for messages.
+    Raises ``Refused`` for values that are not finite or too large for the dtype, and for rows that become zero in it.
+    ``where`` returns the location of a row for messages.
     """
     step = max(1, schema.BLOCK_BYTES // (8 * int(embeddings.shape[1])))
     for start in range(0, len(embeddings), step):
@@ -301,13 +299,11 @@ def check_storable(embeddings: NDArray[Any], dtype: str, normalized: bool, where
             large = f", which is too large for {dtype}" if np.isfinite(value) else ""
             remedy = "Pass --dtype float32." if large and dtype == "float16" else "Correct or remove this row."
             raise Refused(where(start + row), f"value {column} is {value}{large}", remedy)
-        if normalized:
-            lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
-            off = np.abs(lengths - 1) > _LENGTH_TOLERANCE[dtype]
-            if off.any():
-                row = int(np.argmax(off))
-                problem = f"has norm {lengths[row]:.6g}, but --normalized requires 1"
-                raise Refused(where(start + row), problem, "Omit --normalized, or normalize the embeddings first.")
+        vanishes = given.any(axis=1) & ~stored.any(axis=1)
+        if vanishes.any():
+            row = int(np.argmax(vanishes))
+            problem = f"has no absolute value above {np.abs(given[row]).max():.3g}, which rounds to 0 in {dtype}"
+            raise Refused(where(start + row), problem, "Scale the embeddings, or pass --dtype float32.")
 
 
 def write_imported_store(

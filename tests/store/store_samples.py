@@ -35,7 +35,6 @@ def make_plan(**changes: Any) -> EmbeddingPlan:
         "dim": DIM,
         "batch_size": 2,
         "part_rows": 4,
-        "normalized": False,
         "metric": "cosine",
         "created_by": "labelkit 0.1.0",
         "extras": {"logits": 2},

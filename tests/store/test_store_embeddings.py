@@ -80,11 +80,11 @@ def test_models_differ_in_what_changes_embeddings():
     assert MODEL.differences(other) == ["layer", "preprocess.crop", "preprocess.resize", "preprocess.std"]
 
 
-def test_stores_differ_in_length_and_normalization_too(tmp_path):
+def test_stores_differ_in_length_too(tmp_path):
     left = make_store(tmp_path / "a.h5")
-    right = make_store(tmp_path / "b.h5", make_plan(dim=4, normalized=True))
+    right = make_store(tmp_path / "b.h5", make_plan(dim=4))
     assert left.differences(left) == []
-    assert left.differences(right) == ["normalized", "dim"]
+    assert left.differences(right) == ["dim"]
 
 
 @pytest.mark.parametrize("name", ["missing.h5", "folder"])

@@ -68,7 +68,7 @@ def test_a_store_of_format_1_0_is_read():
     assert store.split_names == ("train", "test")
     assert store.skipped == [("a/1.png", "truncated")]
     assert store.model == MODEL
-    assert (store.normalized, store.metric, store.created_by) == (False, "cosine", "labelkit 0.1.0")
+    assert (store.metric, store.created_by) == ("cosine", "labelkit 0.1.0")
     assert store.content_digest == STORE
 
 
@@ -167,7 +167,7 @@ def test_an_imageless_store_of_format_1_0_is_read():
     store = open_store(FORMATS / "imageless-1.0.h5")
     assert store.sample_ids == ["a.png", "b.png", "größe/c.png"]
     assert (store.embeddings.dtype, store.embeddings.tolist()) == (np.float16, [[3, 4], [0.5, 1], [-2, 0.25]])
-    assert (store.has_images, store.metric, store.normalized) == (False, "l2", False)
+    assert (store.has_images, store.metric) == (False, "l2")
     assert (store.labels.tolist(), store.labeled.tolist()) == ([1, -1, 0], [True, False, False])
     assert (store.class_names, store.old_classes.tolist()) == (("chat", "größe"), [False, True])
     assert (store.split_names, store.splits.tolist()) == (("train",), [0, 0, -1])

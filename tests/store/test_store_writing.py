@@ -45,7 +45,7 @@ def test_a_plan_that_does_not_fit_together_is_the_programmers_error(changes):
 @pytest.mark.parametrize("name", ["/abs", "../up", "a//b", "a/./b", ""])
 def test_a_sample_outside_of_the_data_root_is_refused(name):
     with pytest.raises(DatasetError):
-        EmbeddingPlan([name], MODEL, dim=1, batch_size=1, normalized=True, metric="l2", created_by="x")
+        EmbeddingPlan([name], MODEL, dim=1, batch_size=1, metric="l2", created_by="x")
 
 
 def test_the_digest_covers_names_labels_and_model():

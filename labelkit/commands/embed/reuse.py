@@ -122,7 +122,7 @@ def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     keys = store.model.differences(plan.model)
     numerics = find_differing_keys(store.model.numerics, plan.model.numerics)
     keys.extend(f"numerics.{key}" for key in numerics if key not in _LAST_BITS)
-    own = {"dim": store.dim, "dtype": str(store.embeddings.dtype), "normalized": store.normalized}
+    own = {"dim": store.dim, "dtype": str(store.embeddings.dtype)}
     keys.extend(key for key, value in own.items() if getattr(plan, key) != value)
     for name, width in plan.extras.items():
         there = store.extras.get(name)

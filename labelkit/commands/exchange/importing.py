@@ -65,7 +65,6 @@ def import_store(config: ImportConfig) -> CommandResult:
         "classes": len(store.class_names),
         "splits": list(store.split_names),
         "has_images": store.has_images,
-        "normalized": store.normalized,
         "metric": store.metric,
         "model": store.model.name,
         "found": rows.found,
@@ -187,7 +186,7 @@ def _write(
     dtype = config.dtype
     if dtype == "auto":
         dtype = "float16" if rows.embeddings.dtype == np.float16 else "float32"
-    check_storable(rows.embeddings, dtype, config.normalized, rows.where)
+    check_storable(rows.embeddings, dtype, rows.where)
     names = _build_names(rows.columns.get("ids"), n, name_where, config.images)
     order = np.array(sorted(range(n), key=[encode_name(name) for name in names].__getitem__), dtype=np.int64)
     for first, second in itertools.pairwise(order.tolist()):
@@ -204,7 +203,6 @@ def _write(
         model=ModelIdentity(config.model or "imported", source=config.source.name, preprocess={"imported": word}),
         dim=rows.embeddings.shape[1],
         batch_size=1,
-        normalized=config.normalized,
         metric=config.metric,
         dtype=dtype,
         **columns,

@@ -78,7 +78,6 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOption):
         max_length=200,
     )
     metric: Literal["cosine", "l2", "dot"] = _EMBEDDINGS("cosine", "Metric for comparing embeddings.")
-    normalized: bool = _EMBEDDINGS(False, "Declare that all embeddings have unit length; this is checked.")
     dtype: Literal["auto", "float32", "float16"] = _EMBEDDINGS(
         "auto", "Data type of the stored embeddings; auto: float16 for float16 input, otherwise float32."
     )

@@ -447,17 +447,6 @@ def test_files_of_other_kinds_are_refused_with_a_remedy(labelkit: Any, tmp_path:
     assert "arrays: test/x (2, 2), train/x (3, 3)." in refusal(labelkit, tmp_path, "--source", tmp_path / "x.h5")
 
 
-def test_length_one_is_checked_not_believed(labelkit: Any, tmp_path: Path) -> None:
-    rows = np.eye(3)
-    np.save(tmp_path / "x.npy", rows)
-    words = ("--source", tmp_path / "x.npy", "--normalized")
-    assert labelkit("import", *words, "--out", tmp_path / "good.h5").code == 0
-    assert open_store(tmp_path / "good.h5").normalized
-    rows[1, 1] = 1.01
-    np.save(tmp_path / "x.npy", rows)
-    assert "x.npy row 1: has norm 1.01, but --normalized requires 1" in refusal(labelkit, tmp_path, *words)
-
-
 def soft_link(file: h5py.File) -> None:
     file["real"] = np.ones(4)
     file["feats"] = h5py.SoftLink("/real")
