@@ -21,7 +21,6 @@ COMMANDS = {
     "discover snowball": (),
     "discover lmcs": (),
     "discover answer": ("--grouping", "groups"),
-    "retrieve": ("--query-rows", "0", "-k", "3"),
 }
 
 
