@@ -105,13 +105,10 @@ def match_store_images(config: MatchConfig) -> CommandResult:
         "images": len(rows),
         "without_keypoints": int((counts == 0).sum()),
         "unreadable": int((counts < 0).sum()),
-        "mean_keypoints": round(float(np.maximum(counts, 0).mean()), 1),
         "compared": len(pairs),
         "matched": len(found),
         "kept": len(kept),
         "covered": len(np.unique(kept.pairs[:, 0])),
-        "same_class": _same_class_fraction(store, rows, found.pairs),
-        "same_class_compared": _same_class_fraction(store, rows, pairs),
         "keypoints_from_cache": from_cache,
         "seconds": round(time.monotonic() - started, 2),
     }
@@ -234,18 +231,9 @@ def keep_best_partners(matches: Matches, partners: int) -> Matches:
     return both.select(kept[np.lexsort((both.pairs[kept, 1], both.pairs[kept, 0]))])
 
 
-def _same_class_fraction(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> float | None:
-    """Return the fraction of pairs with the same label, for the report only; ``None`` if unknown."""
-    if store.labels is None:
-        return None
-    labels = np.asarray(store.labels)[rows][pairs]
-    known = (labels >= 0).all(axis=1)
-    return round(float((labels[known, 0] == labels[known, 1]).mean()), 4) if known.any() else None
-
-
 def _build_table(values: dict[str, Any]) -> Table:
-    names = ("images", "without_keypoints", "compared", "matched", "covered", "same_class", "seconds")
-    title = "matched: number of pairs; covered: images with a partner; same class: fraction of matched pairs"
+    names = ("images", "without_keypoints", "compared", "matched", "covered", "seconds")
+    title = "matched: number of pairs; covered: images with a partner"
     return Table.from_row(title, {name.replace("_", " "): values[name] for name in names})
 
 
