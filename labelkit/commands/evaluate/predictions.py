@@ -32,7 +32,6 @@ from labelkit.formatting import percent
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
 _SHARES = (0.5, 0.8, 1.0)
-_CURVE_POINTS = 100
 
 
 def evaluate_predictions(config: EvaluateAnswerConfig) -> CommandResult:
@@ -62,12 +61,10 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> CommandResult:
     }
     risk = risk_coverage_curve(confidence, correct)
     is_old, answered = np.isin(labels, class_of_group[class_of_group >= 0]), kinds != UNSURE
-    points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
     values: dict[str, Any] = {
         "index": config.index,
         "answer": result.name,
         "rows": len(rows),
-        "rows_calibrated_with": int((np.asarray(arrays["calibration_rows"]) > 0).sum()),
         "accuracy": _share(correct),
         "mean_confidence": float(confidence.mean()),
         "answered": int(answered.sum()),
@@ -75,15 +72,11 @@ def evaluate_predictions(config: EvaluateAnswerConfig) -> CommandResult:
         "accuracy_answered": _share(correct[answered]),
         "accuracy_known_answers": _share(correct[kinds == KNOWN]),
         "accuracy_new_answers": _share(correct[kinds == NEW]),
-        "accuracy_unsure": _share(correct[~answered]),
         "before": before.to_dict(),
         "after": after.to_dict(),
         **{f"after_{name}": None if found is None else found.to_dict() for name, found in of_kinds.items()},
         "aurc": risk.aurc,
-        "aurc_uncalibrated": risk_coverage_curve(uncalibrated, correct).aurc,
-        "aurc_best": risk_coverage_curve(correct.astype(np.float64), correct).aurc,
         "accuracy_at_coverage": {f"{int(100 * value)}": risk.accuracy_at_coverage(value) for value in _SHARES},
-        "risk_coverage": [[float(risk.coverage[i]), float(risk.risk[i])] for i in points],
         "class_of_group": [
             {"group": name, "class": class_names[label] if label >= 0 else None}
             for name, label in zip(arrays["names"], matched, strict=True)
