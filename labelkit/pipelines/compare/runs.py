@@ -185,7 +185,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DatasetInfo, fold
         length = _compute_length(name, config, data, folder)
         options = method_config(name, config, data, seed, length["fraction"])
         run, store = folder / f"{name}-s{seed}", folder / f"{name}-s{seed}.h5"
-        cost = _train(name, config, options, run)
+        peak_memory = _train(name, config, options, run)
         summary = read_stored_record(run / "summary.json")
         embed_for_evaluation(config, data, store, checkpoint=run)
         scores = evaluate_store(config, data, store, seed=seed, output_kind=options.own_output)
@@ -201,11 +201,10 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DatasetInfo, fold
         "network": getattr(options, "backbone", None),
         "length": options.length_options(),
         "share_of_preset": min(1.0, length["fraction"]),
-        "seconds_per_step_probed": length["seconds_per_step"],
         "steps": summary["steps"],
         "seconds": summary["seconds"],
         "over_budget": summary["seconds"] > _SLACK * config.budget_seconds,
-        **cost,
+        "peak_memory_mib": peak_memory,
         "scores": scores,
     }
     commit_json(record, values)
@@ -229,7 +228,8 @@ def _compute_length(name: str, config: CompareConfig, data: DatasetInfo, folder:
     return length
 
 
-def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> dict[str, float]:
+def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> float:
+    """Train in a subprocess; return its peak memory in MiB."""
     if run.exists():
         # it was interrupted, so the cost of the whole run would be unknown
         shutil.rmtree(run)
@@ -242,9 +242,9 @@ def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> d
     log = run.with_name(f"{run.name}.log")
     limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
     environment = os.environ | {"OMP_NUM_THREADS": str(config.threads)}
-    cost, code = run_process(command, log, time_limit=limit, environment=environment)
+    peak_memory, code = run_process(command, log, time_limit=limit, environment=environment)
     if code == 0:
-        return cost
+        return peak_memory
     text = read_bytes(log).decode(errors="replace").strip()
     *_, reason = re.split(r"^error: ", text, flags=re.MULTILINE)
     if reason == text:
@@ -266,22 +266,20 @@ def read_stored_record(path: Path) -> dict[str, Any]:
 
 def run_process(
     command: Sequence[str], log: Path, *, time_limit: float, environment: dict[str, str]
-) -> tuple[dict[str, float], int]:
-    """Run a subprocess with a time limit in seconds, and log its stderr; return its CPU time, memory and exit code.
+) -> tuple[float, int]:
+    """Run a subprocess with a time limit in seconds, and log its stderr; return its peak memory in MiB and exit code.
 
     Raises:
         FailedRunError: the process took longer than ``time_limit`` and was stopped.
     """
     deadline = time.monotonic() + time_limit
-    peak = cpu_seconds = 0.0
+    peak = 0.0
     with log.open("wb") as errors:
         process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         try:
             while process.poll() is None and time.monotonic() <= deadline:
                 with contextlib.suppress(psutil.Error):  # the process has ended
-                    times, memory = process.cpu_times(), process.memory_info()
-                    cpu_seconds = max(cpu_seconds, times.user + times.system)
-                    peak = max(peak, memory.rss / 2**20)
+                    peak = max(peak, process.memory_info().rss / 2**20)
                 time.sleep(0.05)
         finally:  # also if the comparison is interrupted
             in_time = process.poll() is not None
@@ -294,4 +292,4 @@ def run_process(
                     process.wait()
     if not in_time:
         raise FailedRunError(f"did not finish within {time_limit:.0f} s, so it was stopped")
-    return {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}, process.returncode
+    return round(peak, 1), process.returncode

@@ -153,7 +153,7 @@ def test_a_process_tells_what_it_took_and_how_it_ended(tmp_path: Path) -> None:
     # a process begins as a copy of the one that starts it, whose memory is not its own
     ballast = bytearray(b"1" * (400 << 20))
 
-    cost, code = run_process(
+    peak_memory, code = run_process(
         [sys.executable, "-c", program],
         tmp_path / "said",
         time_limit=60,
@@ -162,8 +162,7 @@ def test_a_process_tells_what_it_took_and_how_it_ended(tmp_path: Path) -> None:
 
     assert code == 4
     assert (tmp_path / "said").read_text() == "error: bad"
-    assert 100 < cost["peak_memory_mib"] < (len(ballast) >> 20 if sys.platform == "linux" else 1e9)
-    assert 0 < cost["cpu_seconds"] < 30
+    assert 100 < peak_memory < (len(ballast) >> 20 if sys.platform == "linux" else 1e9)
 
 
 def test_a_process_ends_when_its_time_is_over_or_the_comparison_is_whatever_it_does(
