@@ -89,13 +89,21 @@ def read_table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def flip_bit(path: Path, dataset: str) -> None:
-    """Change one bit of an array in an HDF5 file."""
-    with h5py.File(path) as file:
-        offset = file[dataset].id.get_offset()
+def flip_bit(path: Path, place: int | str, byte: int = 0) -> None:
+    """Change one bit of a file: at a place of its own, or of an array in HDF5."""
     data = bytearray(path.read_bytes())
-    data[offset + 5] ^= 1
+    if isinstance(place, str):
+        with h5py.File(path) as file:
+            place = int(file[place].id.get_offset())
+    data[place + byte] ^= 1
     path.write_bytes(data)
+
+
+def embed_folder(out: Path, folder: Path, **options: Any) -> EmbeddingStore:
+    """Embed the images of a folder; returns the open store."""
+    texts = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    embed_images(EmbedConfig(out=out, dataset=str(folder), **texts))
+    return open_store(out)
 
 
 def run_labelkit(*words: object) -> Answer:
@@ -163,6 +171,13 @@ def embedded(tmp_path_factory: pytest.TempPathFactory, photos: Path, trained: Pa
     out = tmp_path_factory.mktemp("stores") / "photos.h5"
     embed_images(EmbedConfig(dataset=str(photos), checkpoint=trained, out=out))
     return out
+
+
+@pytest.fixture(scope="session")
+def pixels(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """A store of the photos, 64 pixels each; training may use all labels. Tests must not change it."""
+    out = tmp_path_factory.mktemp("pixels") / "pixels.h5"
+    return embed_folder(out, photos, backbone="pixels", image_size=8, label_split="given").path
 
 
 @pytest.fixture

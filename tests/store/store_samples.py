@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.results import write_result
 from labelkit.store.schema import decode_name, encode_name
 from labelkit.store.writer import FileContents
 from labelkit.store.writing import EmbeddingRun
@@ -74,13 +75,24 @@ def write_part(run: EmbeddingRun, part: int, bad: dict[int, str] | None = None) 
 
 
 def make_store(
-    out: Path, plan: EmbeddingPlan | None = None, *, bad: dict[int, str] | None = None, overwrite: bool = False
+    out: Path,
+    plan: EmbeddingPlan | None = None,
+    *,
+    bad: dict[int, str] | None = None,
+    overwrite: bool = False,
+    shards: int | None = None,
 ) -> EmbeddingStore:
     run = EmbeddingRun.open(out, plan or make_plan(), overwrite)
     for part in run.pending_parts():
         write_part(run, part, bad)
-    run.publish(max_bad=0.5)
+    run.publish(0.5, shards)
     return open_store(out)
+
+
+def write_clusters(store: EmbeddingStore, name: str = "first", **changes: Any) -> Path:
+    arrays = {"cluster_ids": np.array([0, 1, 0, 1, -1, 0, 0, 1])}
+    values: dict[str, Any] = {"kind": "clusters", "arrays": arrays, "params": {"seed": 3}, "stage": "cluster k-means"}
+    return write_result(store, name, **{**values, **changes})
 
 
 def contents_of(path: Path) -> FileContents:

@@ -12,6 +12,7 @@ from labelkit.store.reader import CheckedFile
 from labelkit.store.schema import FORMAT_STORE
 from labelkit.store.writer import FileContents, StreamedDataset, encode_strings
 from store_samples import contents_of, make_store
+from tests.running import flip_bit
 
 
 @pytest.fixture
@@ -68,12 +69,7 @@ def blocked(path):
 
 
 def test_damaged_rows_are_named_when_they_are_first_used(blocked):
-    with h5py.File(blocked) as file:
-        offset = file["embeddings"].id.get_offset()
-        assert file["digests/embeddings"].attrs["block_rows"] == 2
-    data = bytearray(blocked.read_bytes())
-    data[offset + 3 * 12] ^= 1
-    blocked.write_bytes(data)
+    flip_bit(blocked, "embeddings", 3 * 12)
     store = open_store(blocked)
     with pytest.raises(Damaged) as caught:
         _ = store.embeddings
@@ -81,11 +77,7 @@ def test_damaged_rows_are_named_when_they_are_first_used(blocked):
 
 
 def test_damaged_labels_are_named_when_the_store_is_opened(blocked):
-    with h5py.File(blocked) as file:
-        offset = file["labels"].id.get_offset()
-    data = bytearray(blocked.read_bytes())
-    data[offset + 6 * 8] ^= 1
-    blocked.write_bytes(data)
+    flip_bit(blocked, "labels", 6 * 8)
     assert refusal(blocked, Damaged).startswith(":/labels rows 6-6: digest differs")
 
 

@@ -26,6 +26,7 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import compute_cell_boxes, open_patches, patches_folder
 from patch_samples import BAD, bytes_of_all, features_of, make_both, make_patch_plan, piece_of
 from store_samples import MODEL, make_plan, make_store
+from tests.running import flip_bit
 
 GRIDS = np.array([[2, 3], [1, 1], [3, 1], [2, 2], [1, 4], [2, 1], [1, 2]])
 
@@ -221,10 +222,7 @@ def test_patches_of_another_store_are_refused(store: EmbeddingStore, tmp_path: P
 def test_changed_bits_are_found(store: EmbeddingStore) -> None:
     write_golden(store)
     path = patches_folder(store.path) / "SET-00000-of-00002.h5"
-    raw = bytearray(path.read_bytes())
-    with h5py.File(path) as file:
-        raw[file["patches"].id.get_offset() + 3] ^= 4
-    path.write_bytes(bytes(raw))
+    flip_bit(path, "patches", 3)
     with pytest.raises(Damaged, match="digest differs"):
         open_patches(store).get_image(0)
     assert open_patches(store).get_image(5).grid == (2, 1)
@@ -239,24 +237,6 @@ def test_a_list_of_files_that_is_none_is_refused(store: EmbeddingStore, text: st
     (patches_folder(store.path) / "SET.json").write_text(text)
     with pytest.raises(error):
         open_patches(store)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_what_was_written_is_read_in_the_rows_of_the_store(tmp_path: Path, dtype: str) -> None:
-    plan = make_patch_plan(dtype=dtype)
-    make_both(tmp_path / "s.h5", plan)
-    store = open_store(tmp_path / "s.h5")
-    patches = open_patches(store)
-
-    assert len(plan.chunks) > 1
-    kept = [row for row in range(8) if row not in BAD]
-    for row, position in enumerate(kept):
-        image = patches.get_image(row)
-        np.testing.assert_array_equal(image.features, features_of(plan, position).astype(dtype))
-        assert image.region == (0, 0, 6, 4 + position)
-    assert patches.num_patches == 7 * 6
-    assert not (tmp_path / "s.h5.patches.run").exists()
 
 
 def test_patches_can_be_added_to_a_finished_store(tmp_path: Path) -> None:

@@ -4,24 +4,9 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.errors import Damaged, Mismatch, OutputExistsError, Refused, StoreError
-from labelkit.store.results import list_results, read_result, write_result
-from store_samples import SAMPLE_IDS, contents_of, make_plan, make_store
-
-
-@pytest.fixture
-def store(tmp_path):
-    return make_store(tmp_path / "s.h5")
-
-
-def write(store, name="first", **changes):
-    values = {
-        "kind": "clusters",
-        "arrays": {"cluster_ids": np.array([0, 1, 0, 1, -1, 0, 0, 1])},
-        "params": {"seed": 3},
-        "stage": "cluster k-means",
-    }
-    return write_result(store, name, **{**values, **changes})
-
+from labelkit.store.results import list_results, read_result
+from store_samples import SAMPLE_IDS, contents_of, make_plan, make_store, write_clusters
+from tests.running import flip_bit
 
 ARRAYS = {
     "cluster_ids": np.array([0, 1, 0, 1, -1, 0, 0, 1], dtype=np.int32),
@@ -39,7 +24,7 @@ ARRAYS = {
 
 
 def test_what_was_written_is_read(store):
-    path = write(store, arrays=ARRAYS)
+    path = write_clusters(store, arrays=ARRAYS)
     result = read_result(store, "first")
     assert path == result.path == store.path.with_name("s.h5.results") / "first.h5"
     assert (result.name, result.kind, result.stage) == ("first", "clusters", "cluster k-means")
@@ -54,7 +39,7 @@ def test_what_was_written_is_read(store):
 
 
 def test_types_are_those_of_the_format(store):
-    with h5py.File(write(store, arrays=ARRAYS)) as file:
+    with h5py.File(write_clusters(store, arrays=ARRAYS)) as file:
         types = {
             name: file[name].dtype.str for name in ("cluster_ids", "confidence", "centroids", "new_classes", "scores")
         }
@@ -68,39 +53,39 @@ def test_types_are_those_of_the_format(store):
 
 
 def test_the_same_result_twice_is_no_error_and_has_the_same_bytes(store):
-    path = write(store)
+    path = write_clusters(store)
     before = path.read_bytes(), path.stat().st_ino
-    assert write(store) == path
+    assert write_clusters(store) == path
     assert (path.read_bytes(), path.stat().st_ino) == before
-    assert write(store, "second").read_bytes() == before[0]
+    assert write_clusters(store, "second").read_bytes() == before[0]
 
 
 def test_another_result_of_the_same_name_is_refused_unless_overwritten(store):
-    write(store)
+    write_clusters(store)
     with pytest.raises(OutputExistsError, match="--overwrite to replace it, or another --result"):
-        write(store, params={"seed": 4})
+        write_clusters(store, params={"seed": 4})
     assert read_result(store, "first").params == {"seed": 3}
-    write(store, params={"seed": 4}, overwrite=True)
+    write_clusters(store, params={"seed": 4}, overwrite=True)
     assert read_result(store, "first").params == {"seed": 4}
 
 
 def test_groups_are_not_lost_to_scores_of_the_same_name(store):
-    write(store)
+    write_clusters(store)
     kind = read_result(store, "first").kind
     with pytest.raises(OutputExistsError, match=f"contains {kind} created by .* Pass another --result"):
-        write(store, kind="evaluation", overwrite=True)
+        write_clusters(store, kind="evaluation", overwrite=True)
     assert read_result(store, "first").kind == kind
 
 
 def test_a_damaged_result_may_be_replaced(store):
-    path = write(store)
+    path = write_clusters(store)
     path.write_bytes(path.read_bytes()[:-9])
-    write(store, kind="evaluation", overwrite=True)
+    write_clusters(store, kind="evaluation", overwrite=True)
     assert read_result(store, "first").kind == "evaluation"
 
 
 def test_results_of_other_content_are_stale(store):
-    write(store)
+    write_clusters(store)
     other = make_store(store.path, make_plan(metric="l2"), overwrite=True)
     with pytest.raises(Mismatch, match="Recreate the result with --overwrite"):
         read_result(other, "first")
@@ -114,7 +99,7 @@ def test_results_of_other_content_are_stale(store):
 def test_results_are_listed_by_name(store):
     assert list_results(store) == []
     for name in ("b", "a.1"):
-        write(store, name)
+        write_clusters(store, name)
     (store.path.with_name("s.h5.results") / ".tmp-1-2").write_bytes(b"")
     (store.path.with_name("s.h5.results") / "Notes.txt").write_bytes(b"")
     assert list_results(store) == ["a.1", "b"]
@@ -123,7 +108,7 @@ def test_results_are_listed_by_name(store):
 @pytest.mark.parametrize("name", ["", "../x", "A", ".x", "a b", "x" * 65, "a/b"])
 def test_names_that_could_leave_the_folder_are_refused(store, name):
     with pytest.raises(StoreError, match="is not a valid name for a result"):
-        write(store, name)
+        write_clusters(store, name)
     with pytest.raises(StoreError, match="is not a valid name for a result"):
         read_result(store, name)
 
@@ -140,17 +125,13 @@ def test_names_that_could_leave_the_folder_are_refused(store, name):
 )
 def test_arrays_that_do_not_fit_are_the_programmers_error(store, arrays, message):
     with pytest.raises(ValueError, match=message):
-        write(store, arrays=arrays)
+        write_clusters(store, arrays=arrays)
     assert list_results(store) == []
 
 
 def test_a_damaged_result_is_found(store):
-    path = write(store)
-    with h5py.File(path) as file:
-        offset = file["cluster_ids"].id.get_offset()
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
+    path = write_clusters(store)
+    flip_bit(path, "cluster_ids")
     with pytest.raises(Damaged) as caught:
         read_result(store, "first")
     assert caught.value.where == str(path)
@@ -161,7 +142,7 @@ def test_a_damaged_result_is_found(store):
     [({"n": 7}, Mismatch), ({"params": "[1]"}, Refused), ({"params": "{"}, Refused)],
 )
 def test_a_forged_result_is_refused(store, change, error):
-    path = write(store)
+    path = write_clusters(store)
     contents = contents_of(path)
     contents.set_attributes("", **change)
     path.write_bytes(contents.sealed().to_bytes())
@@ -171,7 +152,7 @@ def test_a_forged_result_is_refused(store, change, error):
 
 def test_a_compressed_result_is_read(store, rng):
     # Results are small; other programs may compress them.
-    path = write(store, arrays={"confusion": rng.integers(0, 9, (60, 60))})
+    path = write_clusters(store, arrays={"confusion": rng.integers(0, 9, (60, 60))})
     digest = read_result(store, "first").content_digest
     contents = contents_of(path)
     with h5py.File(path, "r+", libver=("v108", "v108")) as file:

@@ -7,6 +7,7 @@ from labelkit.commands.store_files.status import read_embedding_status
 from labelkit.errors import Damaged, Mismatch
 from labelkit.store.writing import EmbeddingRun
 from store_samples import NOT_UTF8, make_plan, make_store, write_part
+from tests.running import flip_bit
 
 
 @pytest.fixture
@@ -40,9 +41,8 @@ def test_parts_rows_and_skipped_images_are_counted(run):
 def test_damaged_parts_are_named_and_left_as_they_are(run):
     for number in range(3):
         write_part(run, number)
-    data = bytearray(part(run, 1).read_bytes())
-    data[2000] ^= 1
-    part(run, 1).write_bytes(data)
+    flip_bit(part(run, 1), 2000)
+    data = part(run, 1).read_bytes()
     part(run, 2).replace(part(run, 3))
     status, damaged = read_embedding_status(run.out)
     assert (status["parts"]["done"], status["images"]["done"]) == (1, 2)

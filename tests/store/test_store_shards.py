@@ -9,22 +9,29 @@ import numpy as np
 import pytest
 from full_disk import full_disk
 from labelkit.commands.store_files.packing import pack_store
+from labelkit.commands.store_files.verify import verify_file
 from labelkit.errors import ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store
-from labelkit.store.reader import reopen_column, shards_folder
+from labelkit.store.reader import VIRTUAL_NAME, reopen_column, shards_folder
 from labelkit.store.writer import FileContents, shard_ranges
 from labelkit.store.writing import EmbeddingRun
-from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
+from tests.running import flip_bit
 from tests.tiers import quick_every
+
+BAD = {1: "broken", 4: "empty"}
+
+
+def shard_paths(out):
+    return sorted(path for path in shards_folder(out).iterdir() if path.name != VIRTUAL_NAME)
 
 
 @pytest.mark.parametrize("shards", quick_every(3, [1, 3, 99]))
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, shards, dtype):
     one = make_store(tmp_path / "one.h5", make_plan(dtype=dtype), bad=BAD)
-    many = make_sharded(tmp_path / "many.h5", make_plan(dtype=dtype), shards=shards, bad=BAD)
+    many = make_store(tmp_path / "many.h5", make_plan(dtype=dtype), shards=shards, bad=BAD)
     assert many.content_digest == one.content_digest
     assert many.num_shards == {1: 1, 3: 3, 99: 6}[shards]
     np.testing.assert_array_equal(many.embeddings, one.embeddings)
@@ -41,7 +48,7 @@ def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, shards, dtype):
 
 def test_others_read_all_shards_by_one_file_and_see_which_are_lost(tmp_path):
     one = make_store(tmp_path / "one.h5")
-    make_sharded(tmp_path / "many.h5")
+    make_store(tmp_path / "many.h5", shards=3)
     for folder in (tmp_path, tmp_path / "moved"):
         with h5py.File(folder / "many.h5.shards" / "all.h5") as file:
             np.testing.assert_array_equal(file["embeddings"][:], one.embeddings)
@@ -59,7 +66,7 @@ def test_others_read_all_shards_by_one_file_and_see_which_are_lost(tmp_path):
 
 def test_rows_in_shards_are_read_by_slices_and_places(tmp_path, monkeypatch):
     one = make_store(tmp_path / "one.h5").embeddings
-    make_sharded(tmp_path / "many.h5")
+    make_store(tmp_path / "many.h5", shards=3)
     monkeypatch.chdir(tmp_path)
     lazy = open_store("many.h5").lazy_embeddings
     raw = pickle.dumps(lazy)
@@ -74,9 +81,9 @@ def test_rows_in_shards_are_read_by_slices_and_places(tmp_path, monkeypatch):
 
 
 def test_rows_of_a_store_that_was_replaced_are_not_read_elsewhere(tmp_path):
-    sent = pickle.dumps(make_sharded(tmp_path / "s.h5").lazy_embeddings)
+    sent = pickle.dumps(make_store(tmp_path / "s.h5", shards=3).lazy_embeddings)
     reopen_column.cache_clear()
-    make_sharded(tmp_path / "s.h5", make_plan(dtype="float16"), overwrite=True)
+    make_store(tmp_path / "s.h5", make_plan(dtype="float16"), overwrite=True, shards=3)
     with pytest.raises(StoreError, match="replaced by another store"):
         pickle.loads(sent)
 
@@ -139,10 +146,10 @@ def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
 
 
 def test_a_replaced_store_takes_its_shards_along(tmp_path):
-    make_sharded(tmp_path / "s.h5")
+    make_store(tmp_path / "s.h5", shards=3)
     old = shard_paths(tmp_path / "s.h5")
     other = make_plan(labels=None, labeled=None, class_names=(), old_classes=None)
-    new = make_sharded(tmp_path / "s.h5", other, overwrite=True)
+    new = make_store(tmp_path / "s.h5", other, overwrite=True, shards=3)
     assert not set(old) & set(shard_paths(tmp_path / "s.h5"))
     assert len(shard_paths(tmp_path / "s.h5")) == 3
     assert new.labels is None
@@ -174,18 +181,26 @@ def test_a_full_disk_leaves_no_shard_and_the_run_goes_on(tmp_path, monkeypatch, 
 
 def test_shards_that_a_kill_left_are_written_again(tmp_path):
     out = tmp_path / "s.h5"
-    make_sharded(out)
+    make_store(out, shards=3)
     whole = {path.name: path.read_bytes() for path in shard_paths(out)}
     out.unlink()
     shard_paths(out)[0].write_bytes(b"torn")
     shard_paths(out)[2].unlink()
-    make_sharded(out)
+    make_store(out, shards=3)
     assert {path.name: path.read_bytes() for path in shard_paths(out)} == whole
 
 
 @pytest.fixture
 def store(tmp_path):
-    return make_sharded(tmp_path / "s.h5", make_plan(splits=None, split_names=()), shards=4).path
+    return make_store(tmp_path / "s.h5", make_plan(splits=None, split_names=()), shards=4).path
+
+
+def test_verify_finds_nothing_wrong_with_a_whole_store(store):
+    [found] = verify_file(store)
+    assert found.faults == []
+    assert found.num_bytes > 8 * 3 * 4
+    [shard] = verify_file(shard_paths(store)[0])
+    assert (shard.kind, shard.faults) == ("shard", [])
 
 
 def test_a_link_to_a_store_finds_its_shards(store):
@@ -199,7 +214,7 @@ def test_a_flipped_bit_of_the_table_is_found(store):
     at = store.read_bytes().index(b'"frame"')
     for offset in (at, at + 20, at + 60):
         data = store.read_bytes()
-        flip(store, offset)
+        flip_bit(store, offset)
         with pytest.raises(StoreError):
             open_store(store)
         store.write_bytes(data)

@@ -14,16 +14,11 @@ from labelkit.errors import Damaged, Mismatch, NotAStore, StoreError
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import patches_folder
 from labelkit.store.plans import PatchPlan
-from labelkit.store.results import write_result
 from labelkit.store.schema import encode_name
-from store_samples import contents_of, make_plan, make_store
+from store_samples import contents_of, make_plan, make_store, write_clusters
+from tests.running import flip_bit
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
-
-
-def write(store, name="first"):
-    arrays = {"cluster_ids": np.array([0, 1, 0, 1, -1, 0, 0, 1])}
-    return write_result(store, name, kind="clusters", arrays=arrays, params={"seed": 3}, stage="cluster")
 
 
 def write_patches(store):
@@ -36,19 +31,6 @@ def write_patches(store):
         run.write_chunk(number, rows, np.ones((len(rows), 4, 2)), np.tile([0, 0, 8, 8], (len(rows), 1)))
     run.publish(store)
     return store
-
-
-@pytest.fixture
-def store(tmp_path):
-    return make_store(tmp_path / "s.h5")
-
-
-def flip(path, dataset, byte=0):
-    with h5py.File(path) as file:
-        offset = file[dataset].id.get_offset()
-    data = bytearray(path.read_bytes())
-    data[offset + byte] ^= 1
-    path.write_bytes(data)
 
 
 def faults(checked):
@@ -74,7 +56,7 @@ def test_golden_files_are_whole(name, kind):
 @pytest.mark.slow
 def test_a_store_is_checked_with_all_that_belongs_to_it(store):
     store = write_patches(store)
-    write(store)
+    write_clusters(store)
     seen = []
     checked = verify_file(store.path, seen.append)
     assert kinds(checked) == ["store", "result", "patches", "patches", "patches", "patches", "patches"]
@@ -84,9 +66,9 @@ def test_a_store_is_checked_with_all_that_belongs_to_it(store):
 
 def test_all_damaged_datasets_are_named_not_only_the_first(store):
     store.path.write_bytes(contents_of(store.path).sealed(24).to_bytes())
-    flip(store.path, "embeddings", 12)
-    flip(store.path, "embeddings", 7 * 12)
-    flip(store.path, "labels", 8 * 4)
+    flip_bit(store.path, "embeddings", 12)
+    flip_bit(store.path, "embeddings", 7 * 12)
+    flip_bit(store.path, "labels", 8 * 4)
     place = str(store.path)
     assert sorted(faults(verify_file(store.path)), key=str) == [
         (Damaged, f"{place}:/embeddings rows 0-1"),
@@ -95,8 +77,8 @@ def test_all_damaged_datasets_are_named_not_only_the_first(store):
 
 
 def test_faults_of_several_results_are_all_named(store):
-    paths = {name: write(store, name) for name in ("a", "b", "c")}
-    flip(paths["a"], "cluster_ids")
+    paths = {name: write_clusters(store, name) for name in ("a", "b", "c")}
+    flip_bit(paths["a"], "cluster_ids")
     paths["c"].write_bytes(b"nothing")
     assert faults(verify_file(store.path)) == [(Damaged, str(paths["a"])), (NotAStore, str(paths["c"]))]
     assert faults(verify_results(paths["a"].parent)) == [(Damaged, str(paths["a"])), (NotAStore, str(paths["c"]))]
@@ -104,17 +86,17 @@ def test_faults_of_several_results_are_all_named(store):
 
 
 def test_packed_results_are_checked_one_by_one(store, tmp_path):
-    write(store, "a")
-    write(store, "b")
+    write_clusters(store, "a")
+    write_clusters(store, "b")
     pack_store(store, tmp_path / "all.h5")
-    flip(tmp_path / "all.h5", "results/a/cluster_ids")
+    flip_bit(tmp_path / "all.h5", "results/a/cluster_ids")
     checked = verify_file(tmp_path / "all.h5")
     assert kinds(checked) == ["store", "result", "result"]
     assert faults(checked) == [(Damaged, f"{tmp_path / 'all.h5'}:/results/a")]
 
 
 def test_a_result_that_exists_twice_is_a_fault(store, tmp_path):
-    write(store)
+    write_clusters(store)
     pack_store(store, tmp_path / "all.h5")
     folder = tmp_path / "all.h5.results"
     folder.mkdir()
@@ -127,7 +109,7 @@ def test_a_result_that_exists_twice_is_a_fault(store, tmp_path):
 
 @pytest.mark.slow
 def test_stale_results_are_named(store):
-    path = write(store)
+    path = write_clusters(store)
     make_store(store.path, make_plan(metric="l2"), overwrite=True)
     for checked in (verify_file(store.path), verify_file(path), verify_results(path.parent)):
         assert faults(checked) == [(Mismatch, str(path))]
@@ -135,7 +117,7 @@ def test_stale_results_are_named(store):
 
 def test_damaged_matches_are_found(tmp_path):
     path = Path(shutil.copy(FORMATS / "matches-1.0.h5", tmp_path / "m.h5"))
-    flip(path, "pairs")
+    flip_bit(path, "pairs")
     assert faults(verify_file(path)) == [(Damaged, str(path))]
 
 
@@ -144,7 +126,7 @@ def test_files_are_checked_also_where_set_json_is_damaged(store):
     folder = patches_folder(store.path)
     text = (folder / "SET.json").read_text()
     (folder / "SET.json").write_text(text.replace('"dim":2', '"dim":3'))
-    flip(folder / "SET-00002-of-00004.h5", "patches")
+    flip_bit(folder / "SET-00002-of-00004.h5", "patches")
     assert faults(verify_patches(folder)) == [
         (Damaged, str(folder / "SET.json")),
         (Damaged, str(folder / "SET-00002-of-00004.h5")),
@@ -172,9 +154,7 @@ def test_missing_and_changed_images_are_told_apart(images):
     root = images[0]
     (root / "a" / "0.png").unlink()
     (root / "b" / "\udcff.png").write_bytes(b"longer than it was before")
-    data = bytearray((root / "c.png").read_bytes())
-    data[0] ^= 1
-    (root / "c.png").write_bytes(data)
+    flip_bit(root / "c.png", 0)
     assert verify_images(*images) == [
         ("a/0.png", "is missing"),
         ("b/\udcff.png", "SHA-256 differs"),
