@@ -1,14 +1,12 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from labelkit.errors import CheckpointDamaged, ResourceError
-from labelkit.training import checkpoint
 from labelkit.training.checkpoint import (
     MODEL,
     STATE,
@@ -19,14 +17,12 @@ from labelkit.training.checkpoint import (
     read_last_pointer,
     verify_checkpoint,
 )
+from tests.running import flip_bit
 from tests.tiers import quick_every
 from torch import Tensor
+from torture_faults import Killed, fail, moments_of
 
 FILES = [MODEL, TRAINING, rank_file_name(0), STATE]
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing may catch it and go on."""
 
 
 def _tensors(step: int) -> dict[str, dict[str, Tensor]]:
@@ -54,12 +50,6 @@ def run(writer: CheckpointWriter) -> Path:
 
 def _names(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "checkpoints").iterdir())
-
-
-def _damage(path: Path, at: int = -1) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 def test_tensors_and_state_come_back_exactly(writer: CheckpointWriter, run: Path) -> None:
@@ -107,7 +97,7 @@ def test_a_last_checkpoint_that_is_damaged_or_vanished_is_passed_over_with_a_war
     if name is None:
         shutil.rmtree(last)
     else:
-        _damage(last / name)
+        flip_bit(last / name, -1)
     loaded = load_checkpoint(run)
     assert loaded.state["step"] == 1
     (warning,) = loaded.warnings
@@ -124,7 +114,7 @@ def test_a_truncated_file_is_noticed(writer: CheckpointWriter, name: str) -> Non
 
 def test_none_that_verifies_is_an_error_and_never_a_new_start(writer: CheckpointWriter, run: Path) -> None:
     for step in (1, 2):
-        _damage(_save(writer, step) / MODEL)
+        flip_bit(_save(writer, step) / MODEL, -1)
     with pytest.raises(CheckpointDamaged, match=r"no checkpoint is intact: .*step-00000002.*step-00000001") as caught:
         load_checkpoint(run)
     assert caught.value.exit_code == 3
@@ -145,41 +135,6 @@ def test_a_pointer_out_of_the_folder_is_not_followed(writer: CheckpointWriter) -
     assert read_last_pointer(writer.folder) is None
 
 
-def _watch_disk(
-    monkeypatch: pytest.MonkeyPatch,
-    fail_from: int | None = None,
-    *,
-    error: BaseException | None = None,
-    after: bool = False,
-) -> list[str]:
-    """Count the calls that change the disk; let number ``fail_from`` and all later ones fail.
-
-    Args:
-        fail_from: first call that fails; None lets all pass.
-        error: what they raise.
-        after: the first of them does its work before it fails.
-    """
-    seen: list[str] = []
-
-    def watched(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            seen.append(name)
-            if fail_from is None or len(seen) <= fail_from:
-                return original(*args, **kwargs)
-            if after and len(seen) == fail_from + 1:
-                original(*args, **kwargs)
-            assert error is not None
-            raise error
-
-        return call
-
-    for name in ("fsync", "replace", "rename", "link", "mkdir", "unlink", "rmdir"):
-        monkeypatch.setattr(os, name, watched(getattr(os, name), name))
-    for name in ("commit_bytes", "commit_json", "commit_folder"):
-        monkeypatch.setattr(checkpoint, name, watched(getattr(checkpoint, name), name))
-    return seen
-
-
 def _run_with_two(folder: Path) -> CheckpointWriter:
     writer = CheckpointWriter(folder / "checkpoints")
     _save(writer, 0)
@@ -187,25 +142,15 @@ def _run_with_two(folder: Path) -> CheckpointWriter:
     return writer
 
 
-@pytest.mark.parametrize("after", quick_every(2, [False, True]))
 @pytest.mark.parametrize("step", quick_every(2, [2, 1]))
-def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
-) -> None:
+def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(tmp_path: Path, step: int) -> None:
     """Step 1 is saved again, as by a resume at the end of an epoch; step 2 is new."""
-    with monkeypatch.context() as context:
-        writer = _run_with_two(tmp_path / "count")
-        seen = _watch_disk(context)
-        _save(writer, step, mark="new")
-    assert {"fsync", "replace", "mkdir", "rmdir", "commit_folder", "commit_json"} <= set(seen)
-
+    writer = _run_with_two(tmp_path / "count")
+    moments = moments_of(lambda: _save(writer, step, mark="new"), "kill")
     marks = []
-    for at in range(len(seen)):
+    for at in moments:
         writer = _run_with_two(tmp_path / f"{at}")
-        with monkeypatch.context() as context:
-            _watch_disk(context, at, error=Killed(), after=after)
-            with pytest.raises(Killed):
-                _save(writer, step, mark="new")
+        assert fail(lambda writer=writer: _save(writer, step, mark="new"), at, "kill") is Killed
         loaded = load_checkpoint(writer.folder.parent)
         assert loaded.warnings == ()
         assert torch.equal(loaded.tensors(MODEL)["w"], _tensors(loaded.state["step"])["model"]["w"])
@@ -215,7 +160,7 @@ def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(
         assert load_checkpoint(writer.folder.parent).state["mark"] == "newer"
         assert not [name for name in _names(writer.folder.parent) if name.startswith(".")]
     switch = marks.index("new")
-    assert marks == ["old"] * switch + ["new"] * (len(seen) - switch)
+    assert marks == ["old"] * switch + ["new"] * (len(moments) - switch)
 
 
 @pytest.mark.parametrize("name", ["fsync", "mkdir"])
@@ -253,7 +198,7 @@ def test_checkpoints_of_a_future_that_was_given_up_do_not_push_out_good_ones(
     writer: CheckpointWriter, run: Path
 ) -> None:
     _save(writer, 1)
-    _damage(_save(writer, 9) / MODEL)
+    flip_bit(_save(writer, 9) / MODEL, -1)
     _save(writer, 2)  # resumed from step 1
     assert _names(run) == ["last.json", "step-00000001", "step-00000002"]
 

@@ -1,7 +1,6 @@
-"""Phases: labels, lengths and learning rates of their own, decided on the way; resumed inside any of them."""
+"""Phases: labels, lengths and learning rates of their own, decided on the way."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,10 +12,8 @@ from labelkit.data.samplers import ImageStream, StreamSampler
 from labelkit.data.views.recipes import test_view, weak_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.options.training import StepTrainConfig
-from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.devices import Runtime
 from labelkit.training.method import Method, Phase, StepOutput, TrainState
-from labelkit.training.run_dir import RunDir
 from labelkit.training.trainer import Trainer
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -92,33 +89,18 @@ class Growing(Method[GrowingConfig]):
 
 
 @pytest.fixture
-def build(bank: ImageBank, make_method: Any) -> Any:
-    runs: list[RunDir] = []
-
-    def make(path: Path | None = None, *, until: int = 6, **options: Any) -> Trainer:
-        labels = np.full(len(bank.dataset), -1)
-        labels[:4] = [0, 1, 2, 3]
-        info = DataInfo(len(labels), labels, (), tuple(range(10)), 10, 10, 1, 8, chiral=True, photographic=False)
-        config = GrowingConfig(dataset="digits", **options)
-        method = Growing(config, info, make_method().network, until)
-        run = None
-        if path is not None:
-            run = RunDir(path)
-            runs.append(run)
-            run.open(resume=path.exists(), overwrite=False)
-            if not (path / "config.yaml").exists():
-                run.begin("growing", config.to_yaml_dict())
-        trainer = Trainer(method, bank, labels, config, Runtime(device="cpu"), run=run)
-        method.optimizer = trainer.optimizer
-        return trainer
-
-    yield make
-    for run in runs:
-        run.close()
+def trainer(bank: ImageBank, make_method: Any) -> Any:
+    labels = np.full(len(bank.dataset), -1)
+    labels[:4] = [0, 1, 2, 3]
+    info = DataInfo(len(labels), labels, (), tuple(range(10)), 10, 10, 1, 8, chiral=True, photographic=False)
+    config = GrowingConfig(dataset="digits")
+    method = Growing(config, info, make_method().network, until=6)
+    trainer = Trainer(method, bank, labels, config, Runtime(device="cpu"))
+    method.optimizer = trainer.optimizer
+    return trainer
 
 
-def test_phases_with_labels_and_rates_of_their_own_are_asked_for_until_there_is_none(build: Any) -> None:
-    trainer = build()
+def test_phases_with_labels_and_rates_of_their_own_are_asked_for_until_there_is_none(trainer: Any) -> None:
     fit = trainer.fit()
     assert fit.finished
     assert fit.step == 5 + 3 + 3
@@ -136,24 +118,7 @@ def test_phases_with_labels_and_rates_of_their_own_are_asked_for_until_there_is_
     assert trainer.method.lrs == pytest.approx(wanted)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stop_at", range(1, 11))
-def test_a_run_resumed_at_any_step_ends_the_same(tmp_path: Path, build: Any, stop_at: int) -> None:
-    whole = build(tmp_path / "whole")
-    whole.fit()
-    cut = build(tmp_path / "cut", stop_after_steps=stop_at)
-    assert not cut.fit().finished
-    cut.run.close()
-    resumed = build(tmp_path / "cut")
-    resumed.restore(load_checkpoint(tmp_path / "cut"))
-    assert resumed.fit().finished
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(value, resumed.method.state_dict()[name]), name
-    assert whole.method.seen[stop_at:] == resumed.method.seen
-
-
-def test_an_event_may_train_in_a_loop_of_its_own(build: Any) -> None:
-    trainer = build()
+def test_an_event_may_train_in_a_loop_of_its_own(trainer: Any) -> None:
     phase = trainer.method.phases(trainer.bank.rows)[0]
     state = trainer._state(log_now=False)
     first, again = list(state.batches(phase, 1000)), list(state.batches(phase, 1000))

@@ -7,21 +7,12 @@ import math
 import shutil
 from pathlib import Path
 
-import pytest
 import torch
 from labelkit.errors import CheckpointDamaged, CheckpointError
 from labelkit.training.checkpoint import MODEL, TRAINING, CheckpointWriter, load_checkpoint, rank_file_name
 from labelkit.training.run_status import inspect_checkpoint, inspect_run
 
 GOLDEN = Path(__file__).parents[1] / "data" / "formats" / "checkpoints-1.0"
-BYTES = {
-    "last.json": "10ac2f09cb12ce8e365498d75854128e61bb17f34a0ac2fe4052575c5461c16a",
-    "best.json": "10ac2f09cb12ce8e365498d75854128e61bb17f34a0ac2fe4052575c5461c16a",
-    "step-00000003/model.safetensors": "fbe9b1b81a4100f02c7b449a9408772992471a292c19f4fe861df0fd75d906bf",
-    "step-00000003/rank-00000.safetensors": "3347f830ea32abc49747a8ab95e08859e1cf0a887fd963c65ee61b0fc5e97e17",
-    "step-00000003/state.json": "c7dcbb7c667f4ed361309f4cd58ba1958ba174e9fa9cd55bdaec61e453751139",
-    "step-00000003/training.safetensors": "f170fe1b6b8d500becc7a74737d4b97dda7a4ea05cc5f2574d8a3d2e8ac0623b",
-}
 
 
 def make_run(tmp_path: Path, steps: tuple[int, ...] = (2, 4)) -> Path:
@@ -45,11 +36,6 @@ def make_run(tmp_path: Path, steps: tuple[int, ...] = (2, 4)) -> Path:
 
 def wheres(faults: list[CheckpointError]) -> list[str]:
     return [fault.where for fault in faults]
-
-
-@pytest.mark.parametrize("name", BYTES)
-def test_checkpoints_of_format_1_0_are_as_they_were(name: str) -> None:
-    assert hashlib.sha256((GOLDEN / name).read_bytes()).hexdigest() == BYTES[name]
 
 
 def test_a_checkpoint_of_format_1_0_is_read() -> None:
