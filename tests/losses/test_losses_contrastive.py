@@ -21,15 +21,6 @@ def cosines(projections: Tensor) -> list[list[float]]:
     return [[sum(x * y for x, y in zip(first, second, strict=True)) for second in rows] for first in rows]
 
 
-def info_nce_by_loops(projections: Tensor, temperature: float) -> float:
-    similarity, rows = cosines(projections), len(projections)
-    total = 0.0
-    for a in range(rows):
-        others = sum(math.exp(similarity[a][c] / temperature) for c in range(rows) if c != a)
-        total -= math.log(math.exp(similarity[a][(a + rows // 2) % rows] / temperature) / others)
-    return total / rows
-
-
 def sup_con_by_loops(projections: Tensor, labels: list[int], temperature: float) -> float:
     similarity, twice = cosines(projections), [*labels, *labels]
     labeled = [row for row, label in enumerate(twice) if label >= 0]
@@ -52,13 +43,6 @@ def test_sup_con_of_the_worked_example_with_one_class(temperature: float, expect
     loss = SupConLoss(temperature)(VIEWS, torch.tensor([0, 0]))
 
     assert loss.item() == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("images", [1, 2, 5])
-def test_info_nce_equals_plain_loops(images: int) -> None:
-    projections = random_projections(images, 4)
-
-    assert InfoNCELoss(0.3)(projections).item() == pytest.approx(info_nce_by_loops(projections, 0.3), abs=1e-12)
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 0, 2, 1], [3, -1, 3, -1, 0], [-1, -1, 2, -1, -1], [0, 0, 0, 0, 0]])

@@ -102,33 +102,15 @@ def test_prototype_entropy_is_that_of_the_specification() -> None:
 BATCH = torch.tensor([[0.9, 0.1, 0], [0.8, 0.3, 0.1], [0.7, 0.6, -0.2], [0.2, 0.1, 0.15]], dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("num_iterations", "expected"),
-    [
-        (
-            1,
-            [
-                [0.961038, 0.000050, 0.038912],
-                [0.309434, 0.006522, 0.684044],
-                [0.015658, 0.983708, 0.000634],
-                [0.000001, 0.000064, 0.999935],
-            ],
-        ),
-        (
-            3,
-            [
-                [0.975619, 0.000090, 0.024291],
-                [0.417256, 0.015521, 0.567223],
-                [0.008936, 0.990842, 0.000222],
-                [0.000002, 0.000184, 0.999814],
-            ],
-        ),
-    ],
-)
-def test_batches_have_the_worked_assignments(num_iterations: int, expected: list[list[float]]) -> None:
-    ours = batch_assignments(BATCH, num_iterations=num_iterations)
+def test_one_iteration_gives_the_worked_assignments() -> None:
+    expected = [
+        [0.961038, 0.000050, 0.038912],
+        [0.309434, 0.006522, 0.684044],
+        [0.015658, 0.983708, 0.000634],
+        [0.000001, 0.000064, 0.999935],
+    ]
 
-    np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(batch_assignments(BATCH, num_iterations=1).numpy(), expected, atol=1e-6)
 
 
 def test_many_iterations_of_a_batch_reach_the_plan_of_the_solver() -> None:
