@@ -36,14 +36,6 @@ print(json.dumps(runs))
 """.replace("{heavy!r}", repr(HEAVY))
 Run = tuple[int, str, list[str]]
 
-ALL_BUILT = f"""
-import sys
-from labelkit.cli.main import build_app
-from typer.main import get_command
-get_command(build_app(None))
-print([name for name in {HEAVY!r} if name in sys.modules])
-"""
-
 
 def run_apart(*lines: tuple[str, ...]) -> list[Run]:
     """Run command lines in one process of their own."""
@@ -70,12 +62,6 @@ def test_help_has_an_example_and_loads_nothing_heavy(helps: dict[tuple[str, ...]
     assert code == 0
     assert f"Example: labelkit {' '.join(words)}".rstrip() in " ".join(shown.split())
     assert loaded == []
-
-
-@pytest.mark.slow
-def test_the_options_of_all_commands_load_nothing_heavy() -> None:
-    done = python("-c", ALL_BUILT)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
 def test_every_command_stands_in_one_panel_of_help_and_every_exit_code_below(
