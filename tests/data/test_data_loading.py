@@ -14,7 +14,7 @@ import pytest
 import torch
 from labelkit.data import image_bank, workers
 from labelkit.data.batch import Batch
-from labelkit.data.datasets import ArraySource, ImageDataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.registry import load_dataset
@@ -26,6 +26,7 @@ from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import PlanBatchSampler, build_loader, iter_items
 from labelkit.errors import ConfigError, DatasetError, ResourceError
 from PIL import Image
+from tests.textures import dataset_of
 
 PLAIN1 = Normalize((0.0,), (1.0,))
 PLAIN3 = Normalize((0.0,) * 3, (1.0,) * 3)
@@ -34,20 +35,7 @@ DIGIT_VIEWS = (weak_view(32, "digits", chiral=True), strong_view(32, "digits", c
 
 def in_memory(n: int = 24, side: int = 32, channels: Any = 1) -> ImageDataset:
     images = np.random.default_rng(0).integers(0, 256, (n, side, side, channels), dtype=np.uint8)
-    return ImageDataset(
-        name="random",
-        root=None,
-        sample_ids=tuple(f"{i:03d}" for i in range(n)),
-        labels=np.arange(n) % 4,
-        given=np.ones(n, dtype=np.bool_),
-        class_names=("a", "b", "c", "d"),
-        splits=np.zeros(n, dtype=np.int16),
-        split_names=("train",),
-        in_channels=channels,
-        chiral=True,
-        photographic=False,
-        source=ArraySource(images),
-    )
+    return dataset_of(images, np.arange(n) % 4, chiral=True, photographic=False)
 
 
 @pytest.fixture(scope="session")

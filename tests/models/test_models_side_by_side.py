@@ -10,19 +10,15 @@ from labelkit.cli.main import main
 from labelkit.models.inference import BackboneNetwork
 from labelkit.models.side_by_side import ConcatenatedNetworks
 from labelkit.store.embeddings import open_store
-from PIL import Image
 from tests.models.test_models_published import cache
+from tests.textures import write_noise
 
 PAIR = "vit_nano_p8_32+resnet20_cifar"
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pictures")
-    rng = np.random.default_rng(0)
-    for i in range(4):
-        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / f"{i}.png")
-    return folder
+    return write_noise(tmp_path_factory.mktemp("pictures"), 4)
 
 
 def test_each_network_gets_its_own_size_mean_and_deviation() -> None:

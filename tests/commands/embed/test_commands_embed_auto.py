@@ -16,15 +16,12 @@ from labelkit.store.embeddings import open_store
 from PIL import Image
 from pydantic import ValidationError
 from safetensors.torch import save_file
+from tests.textures import write_noise
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pictures")
-    rng = np.random.default_rng(0)
-    for i in range(3):
-        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / f"{i}.png")
-    return folder
+    return write_noise(tmp_path_factory.mktemp("pictures"), 3)
 
 
 def test_best_network_at_hand_embeds_and_is_found_again(

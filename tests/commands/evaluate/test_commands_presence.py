@@ -11,11 +11,12 @@ import torch
 from labelkit.commands.evaluate import multi_label as presence
 from labelkit.commands.evaluate.multi_label import MultiLabelClassifier, evaluate_presence, multi_label_loss
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
-from labelkit.data.datasets import ArraySource, ImageDataset
+from labelkit.data.datasets import ImageDataset
 from labelkit.models.backbones.registry import Backbone
 from labelkit.models.inference import BackboneNetwork
 from sklearn.metrics import average_precision_score
 from tests.miniature_sets import write_voc_classes
+from tests.textures import dataset_of
 
 NETWORK: dict[str, Any] = {"backbone": "convnet_demo", "random_weights": True, "image_size": 16}
 SHORT: dict[str, Any] = {"device": "cpu", "threads": 1, "steps": 40, "batch_size": 8, "lr": 0.05}
@@ -30,12 +31,8 @@ def corners(monkeypatch: pytest.MonkeyPatch) -> ImageDataset:
     for label, (y, x, channel) in enumerate([(2, 2, 0), (2, 10, 1), (10, 6, 2)]):
         images[has[:, label] == 1, y : y + 4, x : x + 4, channel] = 255
     has[[1, 5, 70], 2] = -1
-    dataset = ImageDataset(
-        name="corners", root=None, sample_ids=tuple(f"{i:03d}" for i in range(96)), labels=np.full(96, -1),
-        given=np.zeros(96, bool), class_names=(), splits=np.repeat([0, 1], [64, 32]), split_names=("train", "test"),
-        in_channels=3, chiral=False, photographic=True, source=ArraySource(images), presence=has,
-        presence_classes=("red", "green", "blue"),
-    )  # fmt: skip
+    splits = {"splits": np.repeat([0, 1], [64, 32]), "split_names": ("train", "test")}
+    dataset = dataset_of(images, np.full(96, -1), **splits, presence=has, presence_classes=("red", "green", "blue"))
     monkeypatch.setattr(presence, "load_dataset", lambda name, data_root: dataset)
     return dataset
 

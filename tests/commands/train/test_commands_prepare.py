@@ -15,11 +15,11 @@ from labelkit.commands.common.training_data import (
     restore_data_info,
     serialize_data_info,
 )
-from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.options.data import DataConfig
 from labelkit.progress import use_progress
 from tests.running import Heard
+from tests.textures import dataset_of
 
 
 def prepare(dataset: Path | str, **options: Any) -> PreparedData:
@@ -226,17 +226,7 @@ def test_a_number_of_old_classes_takes_the_first_of_the_published_order(name: st
     published = record["old_classes"] + record["new_classes"]
     number = len(record["old_classes"]) + extra
     labels = np.arange(2 * count) % count
-    dataset = ImageDataset(
-        name=name,
-        root=None,
-        sample_ids=tuple(f"{row:03d}.png" for row in range(2 * count)),
-        labels=labels,
-        given=labels >= 0,
-        class_names=tuple(f"class {i}" for i in range(count)),
-        splits=np.full(2 * count, -1, dtype=np.int16),
-        split_names=(),
-        source=ArraySource(np.zeros((2 * count, 1, 1, 3), dtype=np.uint8)),
-    )
+    dataset = dataset_of(np.zeros((2 * count, 1, 1, 3), dtype=np.uint8), labels, name=name)
 
     split = choose_labels(DataConfig(dataset=name, num_old_classes=number), dataset)
 

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 from labelkit.algorithms.regions import crop_boxes_in_original
-from labelkit.data.datasets import ArraySource, ImageDataset, join_datasets
+from labelkit.data.datasets import ImageDataset, join_datasets
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.boxes import compute_overlap_areas, sample_crop_boxes
 from labelkit.data.views.recipes import multi_crop_views, siamese_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views, draw_affine_maps
+from tests.textures import dataset_of
 
 KEYS = np.arange(400)
 SIDES = (np.full(400, 60), np.full(400, 90))
@@ -28,17 +29,7 @@ def views(**options: object) -> tuple[ViewSpec, ...]:
 
 def dataset(n: int, side: int = 40, name: str = "set", labels: int = 0) -> ImageDataset:
     pixels = np.random.default_rng(n).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
-    return ImageDataset(
-        name=name,
-        root=None,
-        sample_ids=tuple(f"{i:03d}" for i in range(n)),
-        labels=np.full(n, labels, dtype=np.int64),
-        given=np.ones(n, dtype=np.bool_),
-        class_names=("thing",),
-        splits=np.zeros(n, dtype=np.int16),
-        split_names=("train",),
-        source=ArraySource(pixels),
-    )
+    return dataset_of(pixels, np.full(n, labels), name=name)
 
 
 def test_views_have_the_asked_for_part_in_common() -> None:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.image_bank import EmbeddingBank, augment_embeddings
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import EmbeddingView, Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
+from tests.textures import dataset_of
 
 KEYS = np.arange(500)
 PLAIN = Normalize((0.0,), (1.0,))
@@ -66,21 +66,7 @@ def test_numbers_follow_from_sample_and_view_and_not_from_the_company(how: Embed
 def bank(
     rows: torch.Tensor, num_neighbors: int, stored: np.ndarray | None = None, stored_rows: np.ndarray | None = None
 ) -> EmbeddingBank:
-    n = len(rows)
-    dataset = ImageDataset(
-        name="rows",
-        root=None,
-        sample_ids=tuple(f"{row:03d}" for row in range(n)),
-        labels=np.full(n, -1),
-        given=np.zeros(n, dtype=bool),
-        class_names=(),
-        splits=np.full(n, -1),
-        split_names=(),
-        in_channels=1,
-        chiral=True,
-        photographic=False,
-        source=ArraySource(np.zeros((n, 1, 1, 1), dtype=np.uint8)),
-    )
+    dataset = dataset_of(np.zeros((len(rows), 1, 1, 1), dtype=np.uint8), np.full(len(rows), -1))
     return EmbeddingBank(dataset, rows.numpy(), num_neighbors=num_neighbors, stored=stored, stored_rows=stored_rows)
 
 
