@@ -3,10 +3,7 @@
 import os
 import pickle
 import shutil
-import signal
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +16,13 @@ from labelkit.metrics import retrieval
 from labelkit.store.embeddings import open_store
 from tests.running import Labelkit, flip_bit
 
-SHARDS, ROWS = 4, 48
-COMMANDS = {
-    "k-means": ("cluster", "k-means", "--num-clusters", "4"),
-    "categories": ("discover", "categories", "--num-classes", "4"),
-    "retrieve": ("retrieve", "--query-rows", "0,20,47", "-k", "5"),
-    "retrieve by a graph": ("retrieve", "--query-rows", "0,20,47", "-k", "5", "--search", "hnsw"),
-    "retrieval": ("evaluate", "retrieval"),
-    "answer": ("discover", "answer"),
-    "verify": ("verify",),
-}
+SHARDS = 4
 SPLIT = {
-    "k-means": (*COMMANDS["k-means"], "--index", "s.h5", "--max-memory", "1KB"),
+    "k-means": ("cluster", "k-means", "--num-clusters", "4", "--index", "s.h5", "--max-memory", "1KB"),
     "ss-kmeans": ("cluster", "ss-kmeans", "--num-clusters", "4", "--index", "s.h5", "--max-memory", "1KB"),
-    "retrieve": (*COMMANDS["retrieve"], "--index", "s.h5", "--search", "exact"),
-    "answer": (*COMMANDS["answer"], "--num-clusters", "4", "--index", "s.h5"),
-    "retrieval": (*COMMANDS["retrieval"], "--index", "s.h5"),
+    "retrieve": ("retrieve", "--query-rows", "0,20,47", "-k", "5", "--index", "s.h5", "--search", "exact"),
+    "answer": ("discover", "answer", "--num-clusters", "4", "--index", "s.h5"),
+    "retrieval": ("evaluate", "retrieval", "--index", "s.h5"),
     "predict": ("predict", "s.h5", "--from", "s.h5", "--result", "ss-kmeans", "--format", "csv"),
 }
 VARYING = {"seconds", "index", "path", "made", "shards", "bytes", "checked", "built", "csv", "sheet", "files"}
@@ -71,21 +59,6 @@ def shards_of(path: Path) -> list[Path]:
     return sorted(path.with_name(f"{path.name}.shards").glob("0*.h5"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_says_the_same_of_one_file_and_of_shards(
-    labelkit: Labelkit, pair: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    found = []
-    for path in pair.values():
-        monkeypatch.chdir(path.parent)
-        answer = labelkit(*COMMANDS[name], "--index", "s.h5", "--json")
-        assert answer.code == 0, answer.err
-        found.append(plain(answer.json))
-    assert found[0] == found[1]
-    assert found[0]
-
-
 def backwards(function: Any, items: Any, **where: Any) -> Iterator[tuple[Any, Any]]:
     """Stand in for processes: the last part is done first, and all that goes between processes is pickled."""
     assert len(items) > 2
@@ -98,47 +71,34 @@ def replaced(name: str) -> list[str]:
     return [] if name == "retrieval" else ["--overwrite"]  # its scores are not kept
 
 
-def die_twice(marks: list[Path], function: Any, item: Any) -> Any:
-    """Apply a function, but end the process with no warning where a mark is left, which goes."""
-    for mark in marks:
-        with suppress(FileNotFoundError):
-            mark.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-    return function(item)
-
-
-@pytest.mark.parametrize("kind", ["stand-in", pytest.param("pool", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", SPLIT)
-def test_parts_say_the_same_in_processes_of_which_two_are_killed(
-    labelkit: Labelkit, pair: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
-) -> None:
-    marks = [tmp_path / "first", tmp_path / "second"]
-    real = apply.map_parallel
-    dying = (
-        backwards
-        if kind == "stand-in"
-        else lambda call, *rest, **where: real(partial(die_twice, marks, call), *rest, **where)
-    )
-    monkeypatch.setattr(apply, "map_parallel", dying)
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let 48 rows be several parts for the processes."""
     monkeypatch.setattr(grouping, "MAX_TOGETHER", 20)
     monkeypatch.setattr(apply, "_BLOCKS_PER_CALL", 1)
     monkeypatch.setattr(apply, "rows_per_block", lambda numbers: 7)
     for constant in ("_PRODUCT_PAIRS", "_MIN_ROWS", "_PART_QUERIES"):
         monkeypatch.setattr(retrieval, constant, 7)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("name", SPLIT)
+def test_parts_of_shards_say_the_same_in_processes(
+    labelkit: Labelkit, pair: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(apply, "map_parallel", backwards)
     found = []
     for number, path in enumerate(pair.values()):
         where = ["--processes", "2"] if number else []
-        for mark in marks if number else []:
-            mark.touch()
         monkeypatch.chdir(path.parent)
         answer = labelkit(*SPLIT[name], *where, *replaced(name), "--json")
         assert answer.code == 0, answer.err
         made = path.with_name("s.h5.results") / f"{name}.h5"
         found.append((plain(answer.json), made.read_bytes() if made.exists() else b""))
     assert found[0] == found[1]
-    assert kind == "stand-in" or not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("name", ["retrieve", "answer", "retrieval", "predict"])
 def test_a_command_that_was_stopped_continues(
     labelkit: Labelkit, pair: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -153,11 +113,6 @@ def test_a_command_that_was_stopped_continues(
             yield item, function.args[0](item)
 
     monkeypatch.setattr(apply, "map_parallel", stop_after_two)
-    monkeypatch.setattr(grouping, "MAX_TOGETHER", 20)
-    monkeypatch.setattr(apply, "_BLOCKS_PER_CALL", 1)
-    monkeypatch.setattr(apply, "rows_per_block", lambda numbers: 7)
-    for constant in ("_PRODUCT_PAIRS", "_MIN_ROWS", "_PART_QUERIES"):
-        monkeypatch.setattr(retrieval, constant, 7)
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path))
     monkeypatch.chdir(pair["many"].parent)
     assert labelkit(*SPLIT["ss-kmeans"], "--overwrite").code == 0
@@ -215,15 +170,17 @@ def damage(path: Path, kind: str) -> None:
         path.unlink()
     elif kind == "cut":
         os.truncate(path, 100)
+    elif kind == "grown":
+        path.write_bytes(path.read_bytes() + b"\0")
     else:
         flip_bit(path, "embeddings")
 
 
-@pytest.mark.parametrize("kind", ["lost", "cut", "flipped"])
+@pytest.mark.parametrize("kind", ["lost", "cut", "grown", "flipped"])
 def test_a_damaged_shard_is_one_error_that_names_it(labelkit: Labelkit, many: Path, kind: str) -> None:
     path = shards_of(many)[1]
     damage(path, kind)
-    answer = labelkit(*COMMANDS["retrieve"], "--index", many)
+    answer = labelkit("retrieve", "--query-rows", "0,20,47", "-k", "5", "--index", many)
     assert answer.code == 3
     assert answer.out == ""
     assert answer.err.count("error:") == 1

@@ -3,11 +3,9 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import write_result
-from tests.running import Labelkit, MakeStore, flip_bit
+from tests.running import Labelkit, flip_bit
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 
@@ -124,18 +122,6 @@ def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, ind
     assert answer.code == 0, answer.err
     names = labelkit("status", "--index", out, "--json").json["store"]["results"]
     assert names == ["head", "k-means", "sinkhorn", "three"]
-
-
-def test_results_of_other_content_are_not_packed(labelkit: Labelkit, make_store: MakeStore, tmp_path: Path) -> None:
-    store = make_store(np.eye(4), labels=[0, 0, 1, 1])
-    arrays = {"cluster_ids": np.array([0, 0, 1, 1]), "names": ["a", "b"]}
-    write_result(store, "k-means", kind="clusters", arrays=arrays, params={}, stage="cluster k-means")
-    make_store(np.eye(4)[::-1], labels=[0, 0, 1, 1])
-    out = tmp_path / "all.h5"
-    answer = labelkit("pack", "--index", store.path, "--out", out)
-    assert answer.code == 3
-    assert "k-means" in answer.err
-    assert not out.exists()
 
 
 def test_pack_says_that_patches_stay(labelkit: Labelkit, golden: Path, tmp_path: Path) -> None:

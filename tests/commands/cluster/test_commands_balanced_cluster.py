@@ -49,15 +49,3 @@ def test_a_result_says_how_it_was_reached(blobs: EmbeddingStore) -> None:
     np.testing.assert_allclose(plan.max(axis=1), arrays["confidence"], atol=1e-3)
     np.testing.assert_allclose(plan.mean(axis=0), arrays["prior_shares"], atol=1e-3)
     assert {"marginal_error", "rounds", "passes", "temperature", "prior", "seed"} <= result.params.keys()
-
-
-def test_rows_outside_the_split_get_no_cluster(make_store: Any, rng: np.random.Generator) -> None:
-    store = make_store(rng.normal(size=(20, 3)), splits=[0] * 12 + [1] * 8, split_names=["train", "test"])
-
-    found = run(store, split="train")
-
-    result = read_result(store, "sinkhorn").arrays
-    assert found["rows"] == 12
-    assert (result["cluster_ids"][:12] >= 0).all()
-    assert (result["cluster_ids"][12:] == -1).all()
-    assert (result["confidence"][12:] == 0).all()

@@ -88,23 +88,6 @@ def test_test_images_are_mentioned_unless_a_split_is_chosen(make_store: Any) -> 
     assert said.startswith("clustering 4 images of the splits train, test")
 
 
-def test_ss_kmeans_sees_no_label_that_training_could_not_use(make_store: Any, rng: np.random.Generator) -> None:
-    rows = rng.normal(size=(20, 4))
-    labeled = [1] * 6 + [0] * 14
-    truth = [i % 2 for i in range(20)]
-    other = truth[:6] + [1 - label for label in truth[6:]]
-    stores = [
-        make_store(rows, name=f"{i}.h5", labels=labels, labeled=labeled, old_classes=[1, 1])
-        for i, labels in enumerate((truth, other))
-    ]
-
-    for store in stores:
-        cluster_store(SSKMeansConfig(index=store.path, num_clusters=3))
-
-    first, second = (read_result(store, "ss-kmeans").arrays["cluster_ids"] for store in stores)
-    np.testing.assert_array_equal(first, second)
-
-
 def test_rows_of_other_splits_have_no_cluster(make_store: Any, rng: np.random.Generator) -> None:
     store = make_store(rng.normal(size=(8, 2)), splits=[0, 1, 0, 1, 0, 1, 0, -1], split_names=("train", "test"))
 

@@ -348,13 +348,6 @@ def test_truth_that_training_may_not_use_changes_nothing(build: Build, rng: np.r
     assert other.path.with_name("other.answer.csv").read_bytes() == first
 
 
-@pytest.mark.slow
-def test_same_seed_gives_the_same_files_and_another_hides_other_labels(build: Build) -> None:
-    store = build(0.4)
-    temperatures = [answer(store, overwrite=True, seed=seed)["calibration"]["temperature"] for seed in (3, 3, 4)]
-    assert temperatures[0] == temperatures[1] != temperatures[2]
-
-
 def test_groups_are_judged_without_any_label_to_learn_from(build: Build, tmp_path: Path) -> None:
     store = build()
     discover_categories(DiscoverCategoriesConfig(index=store.path, num_classes=5, own_labels=False))

@@ -1,6 +1,5 @@
 """``labelkit discover categories``: how many classes, from which rows, by what, and what is refused."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -246,24 +245,3 @@ def test_too_few_rows_are_refused(labelkit: Any, make_store: Any, labeled: list[
 
     assert answer.code == 3
     assert "4 images are too few to distinguish 2 or more classes" in answer.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [0.5, 1e9])
-def test_labels_that_are_no_integers_are_names(labelkit: Any, photos: Path, tmp_path: Path, number: float) -> None:
-    table, index = tmp_path / "labels.csv", tmp_path / "index.h5"
-    with table.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["path", "label"])
-        for row, path in enumerate(sorted(photos.rglob("*.png"))):
-            writer.writerow([path, {"ant": number, "bee": "1.5"}.get(path.parent.name, "") if row % 2 else ""])
-    assert (
-        labelkit("embed", "--dataset", table, "--backbone", "pixels", "--image-size", "8", "--out", index, "-q").code
-        == 0
-    )
-
-    answer = labelkit("discover", "categories", "--index", index, "--max-classes", "6", "--json")
-
-    assert answer.code == 0, answer.err
-    names = [row["name"] for row in answer.json["classes"] if not row["new"]]
-    assert sorted(names) == sorted([f"{number:.10g}", "1.5"])

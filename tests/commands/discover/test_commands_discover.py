@@ -8,7 +8,7 @@ import pytest
 from labelkit.algorithms.num_classes import estimate_num_classes
 from labelkit.commands.discover.categories import classify_by_logits, discover_categories
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
-from labelkit.errors import ConfigError, OutputExistsError, StoreError
+from labelkit.errors import ConfigError, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
@@ -134,18 +134,6 @@ def test_a_store_without_logits_has_no_head(make_store: Any) -> None:
 
     assert caught.value.where == f"{store.path}:/logits"
     assert "discover categories" in caught.value.remedy
-
-
-def test_the_same_command_again_is_no_error_and_another_one_is(blobs: EmbeddingStore) -> None:
-    config = DiscoverCategoriesConfig(index=blobs.path, max_classes=5)
-    path = discover_categories(config).paths[0]
-    before = path.read_bytes()
-
-    discover_categories(config)
-    with pytest.raises(OutputExistsError, match="--overwrite"):
-        discover_categories(config.model_copy(update={"max_classes": 6}))
-
-    assert path.read_bytes() == before
 
 
 def test_only_rows_of_the_split_are_assigned(make_store: Any, rng: np.random.Generator) -> None:

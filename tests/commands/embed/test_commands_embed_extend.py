@@ -3,31 +3,25 @@
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.store_files.packing import pack_store
 from labelkit.errors import ConfigError, Damaged, Mismatch
-from labelkit.options.embed import EmbedConfig
 from labelkit.progress import use_progress
 from labelkit.store import writer
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image
-from tests.running import Heard, Labelkit
+from tests.running import Heard, Labelkit, embed_folder
 
 MODEL = {"backbone": "pixels", "image_size": 8, "batch_size": 8, "part_rows": 16, "threads": 1}
+embed = partial(embed_folder, **MODEL)
 WORDS = ("--backbone", "pixels", "--image-size", 8, "--batch-size", 8, "--part-rows", 16, "--threads", 1)
 NEW = ["ant/new.png", "cow/0.png", "cow/1.png", "dog/copy.png"]
-
-
-def embed(out: Path, folder: Path, **options: Any) -> EmbeddingStore:
-    texts = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
-    embed_images(EmbedConfig(out=out, dataset=str(folder), **{**MODEL, **texts}))
-    return open_store(out)
 
 
 def shards_of(store: Path) -> dict[str, tuple[int, bytes]]:

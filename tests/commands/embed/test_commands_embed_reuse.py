@@ -4,27 +4,22 @@ import os
 import shutil
 import signal
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-from labelkit.commands.embed.embed import embed_images
 from labelkit.errors import Mismatch
-from labelkit.options.embed import EmbedConfig
 from labelkit.progress import Progress, Task, use_progress
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image
+from tests.running import embed_folder
 
 MODEL = {"backbone": "vit_nano_p8_32", "random_weights": True, "batch_size": 8, "part_rows": 16, "threads": 1}
-
-
-def embed(out: Path, folder: Path, **options: Any) -> EmbeddingStore:
-    texts = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
-    embed_images(EmbedConfig(out=out, dataset=str(folder), **{**MODEL, **texts}))
-    return open_store(out)
+embed = partial(embed_folder, **MODEL)
 
 
 def row_of(store: EmbeddingStore, name: str) -> bytes:

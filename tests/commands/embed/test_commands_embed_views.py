@@ -1,6 +1,7 @@
 """``labelkit embed --views``: what the views are, that their bytes follow from image and seed, and what is refused."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,11 @@ from labelkit.errors import Mismatch
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from PIL import Image
-from tests.running import Labelkit
+from tests.running import Labelkit, embed_folder
 
 PIXELS = {"backbone": "pixels", "image_size": 8, "batch_size": 8, "part_rows": 16, "threads": 1}
+embed = partial(embed_folder, **PIXELS)
 WORDS = ("--backbone", "pixels", "--image-size", 8, "--batch-size", 8, "--part-rows", 16, "--threads", 1)
-
-
-def embed(out: Path, folder: Path, **options: Any) -> EmbeddingStore:
-    texts = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
-    embed_images(EmbedConfig(out=out, dataset=str(folder), **{**PIXELS, **texts}))
-    return open_store(out)
 
 
 def views_of(store: EmbeddingStore, name: str) -> np.ndarray:

@@ -101,20 +101,9 @@ def test_training_leaves_the_statistics_of_batch_normalization_as_they_are(root:
     assert not after["net.bn1.weight"].equal(before["net.bn1.weight"])
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("--dataset", "scenes"), 3, "scenes: has no boxes. Choose a dataset with boxes"),
-        (("--eval-split", "train"), 2, "are used for training (--split train)"),
-        (("--split", "probe"), 3, "no split 'probe'"),
-    ],
-)
-def test_what_does_not_go_together_is_refused_in_a_line(
-    labelkit: Any, root: Path, words: tuple[Any, ...], code: int, said: str
-) -> None:
-    answer = labelkit("evaluate", "detection", *SMALL, "--data-root", root, *words)
-    assert (answer.code, said in answer.err) == (code, True), answer.err
-    assert "Traceback" not in answer.err
+def test_a_set_without_boxes_is_refused(labelkit: Any, root: Path) -> None:
+    answer = labelkit("evaluate", "detection", *SMALL, "--data-root", root, "--dataset", "scenes")
+    assert (answer.code, "scenes: has no boxes. Choose a dataset with boxes" in answer.err) == (3, True), answer.err
 
 
 def test_missing_and_broken_images_and_outlines_and_other_sizes_are_named(labelkit: Any, root: Path) -> None:

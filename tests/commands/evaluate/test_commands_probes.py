@@ -84,9 +84,6 @@ def test_what_has_no_probes_is_refused(labelkit: Any, run: Path, trained: Path) 
     done = labelkit("evaluate", "probes", "--checkpoint", trained, *SHORT)
     assert done.code == 3
     assert "has no held-out images" in done.err
-    done = labelkit("evaluate", "probes", "--checkpoint", run, "--split", "val")
-    assert done.code == 2
-    assert "no split 'val'" in " ".join(done.err.split())
     done = labelkit("evaluate", "probes", "--checkpoint", run, "--lr-drop-epochs", "2,1")
     assert done.code == 2
     assert "must be positive and increasing" in done.err

@@ -8,8 +8,6 @@ import pytest
 from labelkit.commands.discover.few import discover_snowball
 from labelkit.commands.discover.few_options import DiscoverSnowballConfig
 from labelkit.commands.discover.tables import read_discovered_table
-from labelkit.commands.embed.embed import embed_images
-from labelkit.options.embed import EmbedConfig
 from PIL import Image
 from tests.copies import copy_store
 
@@ -18,10 +16,8 @@ HEADER = "sample_index,path,label,score,rank,generation,iteration,network\n"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
-    out = tmp_path_factory.mktemp("pixels") / "pixels.h5"
-    embed_images(EmbedConfig(dataset=str(photos), backbone="pixels", image_size=8, out=out))
-    return out
+def made(tmp_path_factory: pytest.TempPathFactory, pixels: Path) -> Path:
+    return copy_store(pixels, tmp_path_factory.mktemp("made") / "pixels.h5")
 
 
 @pytest.fixture

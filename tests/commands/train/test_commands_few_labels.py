@@ -29,9 +29,6 @@ def write_csv(path: Path, photos: Path, labels: dict[str, int | None]) -> Path:
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("snowball", ["--num-labels", "5"], "5 labels are too few for 10 classes"),
-        ("snowball", ["--num-labels", "5000"], "labeled images per class were requested"),
-        ("snowball", ["--num-labels", "none"], "is required for --label-split few-labels"),
         ("snowball", ["--labeled-batch-size", "64"], "must be less than batch_size"),
         ("snowball", ["--trainer", "mixmatch"], "must be half of batch_size"),
         ("snowball", ["--max-steps", "10"], "the first phase's steps"),
@@ -52,27 +49,11 @@ def test_what_cannot_be_grown_from_is_said_at_once(
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("labels", "options", "message"),
-    [
-        ({"ant": 3}, [], "has only one class"),
-        ({}, [], "no image has a label"),
-        ({"ant": 2, "bee": 3}, ["--num-classes", "3"], "no image is labeled as class"),
-    ],
-    ids=["one class", "no label", "a class without"],
-)
-def test_labels_that_cannot_be_learned_from_are_refused(
-    tmp_path: Path,
-    photos: Path,
-    capsys: pytest.CaptureFixture[str],
-    labels: dict[str, int | None],
-    options: list[str],
-    message: str,
-) -> None:
-    table = write_csv(tmp_path / "few.csv", photos, labels)
-    small = ["--dataset", str(table), "--preset", "digits", "--holdout", "none", "--num-labels", "none", *options]
-    assert main(["train", "snowball", *small, "--device", "cpu", "--out", str(tmp_path / "run")]) == 3
-    assert message in " ".join(capsys.readouterr().err.split())
+def test_a_class_without_a_label_is_refused(tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write_csv(tmp_path / "few.csv", photos, {"ant": 2, "bee": 3})
+    small = ["--dataset", str(table), "--preset", "digits", "--holdout", "none", "--num-labels", "none"]
+    assert main(["train", "snowball", *small, "--num-classes", "3", "--out", str(tmp_path / "run")]) == 3
+    assert "no image is labeled as class" in capsys.readouterr().err
 
 
 def test_labels_that_are_not_balanced_are_grown_as_they_are(tmp_path: Path, photos: Path) -> None:

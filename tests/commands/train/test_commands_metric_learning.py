@@ -42,7 +42,6 @@ def test_images_of_held_out_classes_are_retrieved(labelkit: Any, letters: Path, 
     ("words", "code", "problem"),
     [
         (("--holdout-classes", "Korean_*"), 2, "no class 'Korean_*'"),
-        (("--holdout-classes", "*"), 2, "6 of 6 classes"),
         (("--holdout-classes", "half", "--holdout", "0.5"), 2, "cannot be combined"),
         (("--holdout", "1.5"), 2, "must be > 0 and < 1"),
         (("--san-before", "block6"), 2, "no stage 'block6'"),

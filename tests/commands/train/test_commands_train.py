@@ -62,18 +62,6 @@ def test_an_existing_folder_is_refused_and_left_as_it_is(train: Any, trained: Pa
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
-def test_overwrite_leaves_a_folder_alone_that_is_no_run(train: Any, tmp_path: Path) -> None:
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "thesis.txt").write_text("mine")
-
-    answer = train("--out", tmp_path / "precious", "--overwrite")
-
-    assert answer.code == 2
-    assert "is not a run folder and will not be overwritten" in answer.err
-    assert (tmp_path / "precious" / "thesis.txt").read_text() == "mine"
-    assert len(list((tmp_path / "precious").iterdir())) == 1
-
-
 @pytest.mark.slow
 def test_overwrite_keeps_the_old_run_when_the_new_one_cannot_start(
     labelkit: Any, train: Any, tmp_path: Path, small: tuple[str | Path, ...]
