@@ -29,23 +29,6 @@ def assert_near(actual: Tensor, expected: object, tolerance: float = 1e-6) -> No
     torch.testing.assert_close(actual, expected, atol=tolerance, rtol=0)
 
 
-def update_by_loops(keys: Tensor, queries: Tensor, alpha: float, beta: float, step: float, reg: float) -> Tensor:
-    """Section 3.6 of the specification, one number at a time."""
-    out = keys.clone()
-    b, h, t, d = keys.shape
-    for image in range(b):
-        for head in range(h):
-            k, q = keys[image, head].tolist(), queries[image, head].tolist()
-            norms = [math.exp(0.5 * sum(value**2 for value in row)) for row in k]
-            for i in range(t):
-                weights = [math.exp(beta * sum(k[i][c] * row[c] for c in range(d))) for row in q]
-                for c in range(d):
-                    pull = sum(weight * row[c] for weight, row in zip(weights, q, strict=True)) / sum(weights)
-                    gradient = pull - reg * (alpha + norms[i] / sum(norms)) * k[i][c]
-                    out[image, head, i, c] += step * gradient
-    return out
-
-
 def test_update_and_energies_of_the_worked_example() -> None:
     moved = attention_update(KEYS, QUERIES, **PAPER)
 
@@ -55,14 +38,6 @@ def test_update_and_energies_of_the_worked_example() -> None:
     assert_near(alignment_energy(QUERIES, moved, alpha=0, beta=1), [[-4.916067]])
     assert_near(prior_energy(KEYS), [[2.201413]])
     assert_near(prior_energy(moved), [[2.242592]])
-
-
-def test_update_equals_plain_loops() -> None:
-    keys, queries = random_pair(2, 3, 4, 5, queries=6)
-
-    moved = attention_update(keys, queries, alpha=0.3, beta=0.7, gamma_update=0.4, gamma_reg=0.8)
-
-    assert_near(moved, update_by_loops(keys, queries, 0.3, 0.7, 0.4, 0.8), 1e-12)
 
 
 @pytest.mark.parametrize(
