@@ -3,15 +3,37 @@
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from labelkit.cli.main import main
 from labelkit.commands.common.results import CommandResult
 from labelkit.options.base import BaseConfig
 from labelkit.pipelines.start import run as run_module
+from labelkit.studio.label.actions import EditStep
 from labelkit.studio.report.options import ReportConfig
 from tests.pipelines.squares import add_photos, run, write_labels
 
 Begin = Callable[..., Path]
+Browse = Callable[[Callable[[Any], object]], None]
+
+
+def act(server: Any, do: str = "label", **step: Any) -> int:
+    """Act as a person in the browser; return the round."""
+    done = server.session.plan_and_commit("act", lambda _: [EditStep(do, **step)], user="", client="")
+    return int(done.round)
+
+
+@pytest.fixture
+def browse(monkeypatch: pytest.MonkeyPatch) -> Browse:
+    """Have a person do something in the browser in the place of the server; what they ask is done in this process."""
+
+    def browse(person: Callable[[Any], object]) -> None:
+        monkeypatch.setattr("labelkit.studio.label.server.serve", lambda server, *_, **__: person(server))
+
+    asking = "labelkit.studio.label.asking.BackgroundPredictor.run_command"
+    monkeypatch.setattr(asking, lambda self, *words: main([*words]))
+    return browse
 
 
 @pytest.fixture
