@@ -59,26 +59,12 @@ def reads_or_explains(path: Path) -> None:
 
 
 @pytest.mark.slow
-@fuzzed(quick=15, slow=2000)
-def test_a_file_of_any_values_is_read_or_explained(examples: settings, tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-
-    @examples
-    @given(MAPPINGS)
-    def check(values: object) -> None:
-        path.write_text(yaml.safe_dump(values, allow_unicode=True), encoding="utf-8", errors="replace")
-        reads_or_explains(path)
-
-    check()
-
-
-@pytest.mark.slow
-@fuzzed(quick=25, slow=3000)
+@fuzzed(quick=40, slow=5000)
 def test_a_file_of_any_text_is_read_or_explained(examples: settings, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
 
     @examples
-    @given(WORDS | DEEP)
+    @given(WORDS | DEEP | MAPPINGS.map(lambda values: yaml.safe_dump(values, allow_unicode=True)))
     @example(LAUGHS)
     @example("a: !!float " + "9" * 5000)
     @example("lr: !!int 0b" + "1" * 60_000)
