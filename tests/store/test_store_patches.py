@@ -24,7 +24,7 @@ from labelkit.store import parts as run_folder
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import compute_cell_boxes, open_patches, patches_folder
-from patch_samples import BAD, bytes_of_all, features_of, make_both, make_patch_plan, piece_of
+from patch_samples import BAD, bytes_of_all, make_both, make_patch_plan, piece_of
 from store_samples import MODEL, make_plan, make_store
 from tests.running import flip_bit
 
