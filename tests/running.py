@@ -217,7 +217,6 @@ def make_store(tmp_path: Path) -> MakeStore:
             dim=dim,
             batch_size=n,
             part_rows=n,
-            normalized=False,
             metric="cosine",
             created_by="labelkit test",
             extras={} if logits is None else {"logits": np.asarray(logits).shape[1]},

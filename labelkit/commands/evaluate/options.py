@@ -232,12 +232,6 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, GateConfi
     weight_decay: float = OPTION(1e-5, "L2 penalty on the weights.", ge=0)
     seed: int = OPTION(0, "Random seed for the initial weights, sample order and views.", ge=0)
 
-    @model_validator(mode="after")
-    def _drops_increase(self) -> Self:
-        if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
-            raise ValueError(f"lr_drop_epochs must be positive and increasing, got {self.lr_drop_epochs}")
-        return self
-
 
 class DenseConfig(
     OverwriteOption,

@@ -93,8 +93,6 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOption):
             raise ValueError("pass either --ids or --ids-key, not both")
         if kind == ".npy" and self.ids is None and (self.ids_key is not None or self.labels_key is not None):
             raise ValueError("--ids-key and --labels-key have no effect with a .npy file: pass --ids FILE.csv")
-        if self.out.resolve() in (self.source.resolve(), self.ids and self.ids.resolve()):
-            raise ValueError("--out is also an input: choose another name")
         return self
 
 

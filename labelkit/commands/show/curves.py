@@ -151,12 +151,7 @@ def _run_names(folders: Sequence[Path]) -> list[str]:
     """Return the folder names, or the paths as passed for folders with the same name."""
     names = [folder.resolve().name for folder in folders]
     repeated = {name for name in names if names.count(name) > 1}
-    full = [str(folder) if name in repeated else name for folder, name in zip(folders, names, strict=True)]
-    again = {name for name in full if full.count(name) > 1}
-    if again:
-        problem = f"these runs are listed more than once: {', '.join(sorted(again))}"
-        raise ConfigError("--run", problem, "List each run once.")
-    return full
+    return [str(folder) if name in repeated else name for folder, name in zip(folders, names, strict=True)]
 
 
 def _choose_metrics(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics]) -> list[str]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from labelkit.options.base import field_factory
 from labelkit.options.memory import ProcessesConfig
@@ -62,13 +62,6 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         "--out, jsonl for .jsonl and .ndjson, otherwise csv.",
     )
     out: Path | None = _OUTPUT_ONLY(None, "File to write. Default: standard output.", makes="answers")
-
-    @field_validator("new")
-    @classmethod
-    def _one_standard_input(cls, new: tuple[Path, ...]) -> tuple[Path, ...]:
-        if new.count(Path("-")) > 1:
-            raise ValueError("standard input (-) can be listed only once")
-        return new
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:

@@ -61,7 +61,6 @@ BAD = {
     "no names": (("--metrics", ""), 2, "--metrics: no metrics were specified"),
     "no such run": (("--run", "{tmp}/none"), 3, "{tmp}/none: does not exist"),
     "no run": (("--run", "{tmp}"), 3, "{tmp}: is not a run folder"),
-    "twice": (("--run", "{run},{run}"), 2, "--run: these runs are listed more than once: {run}"),
     "picture exists": (("--out", "{run}/config.yaml"), 2, "{run}/config.yaml belongs to a training run"),
 }
 

@@ -225,7 +225,6 @@ def test_answers_are_written_to_a_file_as_its_name_says(
         (["EMPTY", "--from", "LABELED"], 3, "no images"),
         (["gone.jpg", "--from", "LABELED"], 3, "gone.jpg: does not exist. Check the name."),
         (["NEW", "--from", "LABELED", "--result", "lost"], 3, "there is no result 'lost'"),
-        (["-", "-", "--from", "LABELED"], 2, "standard input (-) can be listed only once"),
         (["NEW", "--from", "LABELED", "--format", "table", "--out", "x.csv"], 2, "table cannot be combined with --out"),
         (["--from", "LABELED"], 2, "NEW"),
     ],
