@@ -129,7 +129,7 @@ def rule(
     known[labeled] = True
     with tempfile.TemporaryDirectory() as folder, use_progress(Progress()):
         index = Path(folder, "rows.h5")
-        write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=known)
+        write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], labeled=known)
         groups = DiscoverCategoriesConfig(index=index, result="groups", new_classes=new_classes)
         answer = DiscoverAnswerConfig(index=index, result="answer", grouping="groups")
         for config in (groups, answer):

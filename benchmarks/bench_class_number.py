@@ -60,9 +60,7 @@ def write_store(path: Path, size: Size) -> None:
         return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
     labeled = old[labels] & (np.arange(size.rows) < size.rows // 2) & size.labeled
-    made_stores.write_store(
-        path, labels, size.dim, rows_of, normalized=True, labeled=labeled, old_classes=old & size.labeled
-    )
+    made_stores.write_store(path, labels, size.dim, rows_of, labeled=labeled, old_classes=old & size.labeled)
 
 
 def rows() -> Iterator[Row]:

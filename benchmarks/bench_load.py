@@ -84,7 +84,7 @@ def write_store(out: Path, rows: int) -> None:
         return np.asarray(centers[labels[start:stop]] + 1.2 * noise)
 
     labeled = (np.arange(rows) // CLASSES < max(2, rows // CLASSES // 20)) & old[labels]
-    made_stores.write_store(out, labels, DIM, rows_of, normalized=False, labeled=labeled, old_classes=old)
+    made_stores.write_store(out, labels, DIM, rows_of, labeled=labeled, old_classes=old)
 
 
 def write_images(folder: Path, number: int) -> None:

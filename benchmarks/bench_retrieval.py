@@ -165,7 +165,7 @@ def memory_row() -> Row:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.h5"
         embeddings, labels = make_rows(NUM_ROWS, DIM, PER_CLASS)
-        write_store(path, labels, DIM, lambda start, stop: embeddings[start:stop], normalized=True)
+        write_store(path, labels, DIM, lambda start, stop: embeddings[start:stop])
         words = ("evaluate", "retrieval", "--index", str(path), "-k", "1,10,100", "--nmi-seeds", "0", "--no-at-r", "-q")
         done_process = subprocess.run(
             [sys.executable, "-c", MEMORY, *words, "--max-memory", str(WANTED_GIB)],

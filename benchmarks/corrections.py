@@ -63,7 +63,7 @@ def right(arrays: Mapping[str, Any], truth: Ints) -> NDArray[np.bool_]:
 def write_unlabeled(index: Path, rows: Floats, truth: Ints) -> None:
     """Write a store whose images have a class, but no labels."""
     none = np.zeros(len(truth), dtype=bool)
-    write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=none)
+    write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], labeled=none)
 
 
 def logistic_accuracy(rows: Floats, truth: Ints, known: list[int], rest: Ints) -> float:

@@ -18,7 +18,6 @@ def write_store(
     dim: int,
     rows_of: Callable[[int, int], NDArray[np.float32]],
     *,
-    normalized: bool,
     labeled: NDArray[np.bool_] | None = None,
     old_classes: NDArray[np.bool_] | None = None,
 ) -> None:
@@ -29,7 +28,6 @@ def write_store(
         labels: (n,) classes, from 0.
         dim: number of columns.
         rows_of: returns the rows from first to last; called once per part, in order.
-        normalized: rows are unit vectors.
         labeled: (n,) whether each label may be used; default: all.
         old_classes: (c,) old classes; default: all.
     """
@@ -40,7 +38,6 @@ def write_store(
         dim=dim,
         batch_size=1024,
         part_rows=PART_ROWS,
-        normalized=normalized,
         metric="cosine",
         created_by="labelkit benchmark",
         labels=labels,

@@ -52,7 +52,7 @@ def is_found(rows: Floats, truth: Ints, labels: Ints) -> tuple[bool, float]:
     with tempfile.TemporaryDirectory() as folder, use_progress(Progress()):
         index, table = Path(folder, "rows.h5"), Path(folder, "labels.csv")
         none = np.zeros(len(truth), dtype=bool)
-        write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=none)
+        write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], labeled=none)
         ids = open_store(index).sample_ids
         lines = [f"{ids[row]},class-{labels[row]}\n" for row in np.flatnonzero(labels >= 0)]
         table.write_text("path,label\n" + "".join(lines))

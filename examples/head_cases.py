@@ -48,7 +48,6 @@ def without_splits(index: Path, out: Path) -> None:
         model=store.model,
         dim=store.dim,
         batch_size=1,
-        normalized=store.normalized,
         metric=store.metric,
         created_by=store.created_by,
         labels=store.labels,

@@ -120,7 +120,6 @@ def _store(path: Path, rows: int, centers: NDArray[np.float32], *, seed: int) ->
         dim=DIM,
         batch_size=1024,
         part_rows=1 << 16,
-        normalized=False,
         metric="cosine",
         created_by="index_costs",
     )

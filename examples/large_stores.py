@@ -38,7 +38,6 @@ def make_store(path: Path, count: int, shards: int) -> None:
         dtype="float16",
         batch_size=1024,
         part_rows=1 << 17,
-        normalized=False,
         metric="cosine",
         created_by="labelkit benchmark",
         labels=labels,
