@@ -337,13 +337,6 @@ def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, sec
     already_done = run.already_done and (patches is None or patches.already_done)
     plain = summarize_store(store, seconds, embedded_now, already_done=already_done, num_reused=run.plan.num_reused)
     values, tables, paths = plain.values, list(plain.shown), [out]
-    if work.reused:
-        reused = run.plan.reused
-        shown: list[list[Cell]] = [
-            [store.path, 0 if reused is None else int((reused[:, 0] == number).sum())]
-            for number, store in enumerate(work.reused)
-        ]
-        tables.append(Table("embeddings copied from existing stores", ["from", "rows"], shown))
     if patches is not None:
         plan, folder, count = patches.plan, patches_folder(out), open_patches(store).num_patches
         mib = round(sum(path.stat().st_size for path in folder.iterdir()) / 2**20, 2)

@@ -114,11 +114,6 @@ def match_store_images(config: MatchConfig) -> CommandResult:
     }
     if from_cache:
         progress.message(f"the keypoints of {from_cache} of {len(rows)} images were read from the cache")
-    if values["without_keypoints"]:
-        first = ids[int(np.flatnonzero(counts == 0)[0])]
-        progress.message(
-            f"{values['without_keypoints']} images have no keypoints, so they cannot be matched (first: {first})"
-        )
     paths = [out]
     if config.sheet is not None and len(found):
         write_match_sheet(config.sheet, found, images)

@@ -61,7 +61,6 @@ def words(root: Path, *more: object) -> tuple[Any, ...]:
 def test_views_of_one_photograph_match_and_nothing_else(warped: Path, first: Answer) -> None:
     answer = first
     assert answer.code == 0, answer.err
-    assert "1 images have no keypoints" in answer.err
     assert answer.json["compared"] == 10
     assert answer.json["matched"] == 2
     assert answer.json["covered"] == 4
