@@ -157,10 +157,6 @@ class Monitor(ABC):
         """Return texts for the progress line after an epoch, even if nothing new was measured; none by default."""
         return []
 
-    def compare_with_start(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-        """Return a warning if scores became worse than at the start (``before`` may be empty), otherwise ``None``."""
-        return None
-
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
         """Return the score table of a finished run, or ``None`` if nothing was measured."""
         return None

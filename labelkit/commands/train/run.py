@@ -264,10 +264,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
     path = run.path / START
     start = {name: float(value) for name, value in read_json_object(path, {}).items()} if path.exists() else {}
     monitor = trainer.monitor
-    worse = None if monitor is None or not fit.finished else monitor.compare_with_start(start, fit.metrics)
-    if worse is not None:
-        current_progress().warning(worse)
-    elif fit.finished:
+    if fit.finished:
         index = getattr(config, "index", None)
         images = ["--index", str(index)] if index is not None else ["--dataset", config.main_dataset]
         words = ["labelkit", "embed", *images, "--checkpoint", str(run.path), "--out", f"{run.path.name}.h5"]

@@ -15,7 +15,6 @@ from labelkit.training.method import Method, Monitor, PassSettings, ScoreTable, 
 from labelkit.training.monitors.representation import format_nmi, representation_table, score_clusterings
 
 COLLAPSED = 0.02
-_POINT = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,18 +58,6 @@ class RetrievalMonitor(Monitor):
         """Return Recall@1 and the NMI of the clusterings for the progress line."""
         recall = [f"R@1 {percent(metrics['recall_at_1'])}"] if "recall_at_1" in metrics else []
         return recall + format_nmi(metrics)
-
-    def compare_with_start(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-        """Return a warning if training lowered a retrieval score by more than a point."""
-        names = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
-        worse = [name for name in names if name in after and after[name] < before.get(name, 0) - _POINT]
-        if not worse:
-            return None
-        told = ", ".join(f"{names[name]} {percent(before[name])} before, {percent(after[name])} now" for name in worse)
-        return (
-            f"training made retrieval of held-out images worse ({told}): use the initial network, or train with a "
-            "lower --lr, larger images (--image-size), or only the last stages (--freeze-stages)"
-        )
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
         """Return the retrieval scores of held-out images, or the clustering scores if there are none."""
