@@ -109,13 +109,10 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         return self.config.steps
 
     def on_train_start(self, state: TrainState) -> None:
-        """Train the pretext task if enabled, copy the student to the EMA, and warn if there is nothing to discover."""
-        config, rows = self.config, self._rows
-        if config.pretext_steps:
+        """Train the pretext task if enabled, and copy the student to the EMA."""
+        if self.config.pretext_steps:
             state.log("pretext", {"rotation_accuracy": self._learn_rotations(state)})
         super().on_train_start(state)
-        if not (self.data.labels[rows] < 0).any():
-            state.warn("every image has a label, so there is nothing to discover")
 
     def _learn_rotations(self, state: TrainState) -> float:
         """Pretrain the network, without its classifiers, on predicting image rotations.

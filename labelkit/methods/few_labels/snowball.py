@@ -134,12 +134,6 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
             later = min(later, max(0, (config.max_steps - config.steps) // config.later_phase_steps))
         return config.steps + later * config.later_phase_steps
 
-    def on_train_start(self, state: TrainState) -> None:
-        """Copy the student to the averaged networks, and warn if there is nothing to discover."""
-        super().on_train_start(state)
-        if not (self.data.labels[self._rows] < 0).any():
-            state.warn("every image has a label, so there is nothing to discover")
-
     def on_phase_start(self, state: TrainState) -> None:
         """Create the master network at the start of the second phase, after the first discovery."""
         if state.phase and self.config.master and self.chain.master is None:

@@ -47,7 +47,6 @@ from labelkit.methods.prototypes.source import load_initial_prototypes
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput, TrainState
 
-FEW_DIMENSIONS = 4
 #: Sums of unit embeddings with a smaller norm have no direction.
 _SMALLEST_SUM = 1e-8
 #: Decay of the class means (alpha). The released code intends the same value, but its update amounts to 0.95.
@@ -153,8 +152,6 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
         if not head.prototypes.any():
             names = [self.data.class_names[label] for label in self.data.class_order if self.data.class_names]
             head.prototypes.copy_(load_initial_prototypes(config, count, dim, state.warn, names))
-        if dim < FEW_DIMENSIONS:
-            state.warn(f"in {dim} dimensions, many images start opposite their prototype, so training is slow")
         spread = config.prototypes in ("uniform", "simplex") and config.prototypes_from is None
         if config.reassign and dim >= count - 1 and spread:
             state.warn("all prototypes are equivalent (d >= classes - 1), so reassignment has no effect")
