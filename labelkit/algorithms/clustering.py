@@ -137,9 +137,6 @@ def kmeans(
         starts = _initialize_centroids(points, num_clusters, num_inits, generator)
     else:
         given = validate_rows(init_centroids, "init_centroids")[:]
-        if given.shape != (num_clusters, rows.shape[1]):
-            shape = (num_clusters, rows.shape[1])
-            raise ValueError(f"init_centroids must have shape {shape}, got {given.shape}")
         starts = iter([framed.scale_rows(to_unit_length(given, "init_centroids")[:] if spherical else given)])
     runs = (_fit_centroids(points, start, max_iter, tol, spherical=spherical) for start in starts)
     centroids, _, num_iterations = min(runs, key=itemgetter(1))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from labelkit.cli.console import current_output, dump_json, escape_controls, print_line, print_message, print_result
+from labelkit.cli.console import current_output, dump_json, escape_controls, print_line, print_result
 from labelkit.cli.options import COMMON_PANEL, OUTPUT_PARAMETERS, Command, apply_output_options
 from labelkit.commands.table import Command as StageCommand
 from labelkit.errors import ConfigError
@@ -29,7 +29,7 @@ from labelkit.options.base import (
     split_list,
     to_flag,
 )
-from labelkit.options.presets import DEFAULT_ORIGIN, MergedConfig, list_presets, resolve_config
+from labelkit.options.presets import MergedConfig, list_presets, resolve_config
 
 _WIDEST_METAVAR = 20
 _LAST_PANELS = ("Output", "Limits", "Run")
@@ -60,10 +60,6 @@ def build_typer_command(command: StageCommand) -> Command:
             if current_output().shows_config:
                 print_config(merged)
                 return
-            if current_output().verbose:
-                for name, value in merged.values.items():
-                    if merged.origins[name] != DEFAULT_ORIGIN:
-                        print_message(f"{name} = {format_value(value)} ({merged.origins[name]})")
             result, fault = command.run(merged.config)
             print_result(result)  # even if there is an error
             if fault is not None:

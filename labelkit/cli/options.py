@@ -24,7 +24,7 @@ def _build_switch(text: str, *names: str) -> Any:
     return typer.Option(*names, metavar="", help=text, rich_help_panel=COMMON_PANEL)
 
 
-_VERBOSE = "Also show the options that were set, log messages of libraries, and tracebacks of errors, on stderr."
+_VERBOSE = "Also show log messages of libraries and tracebacks of errors, on stderr."
 _SWITCHES = {
     "json": _build_switch("Print the result as one JSON object.", "--json"),
     "quiet": _build_switch("Print only the paths of output files.", "--quiet", "-q"),

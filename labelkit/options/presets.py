@@ -37,7 +37,6 @@ C = TypeVar("C", bound=BaseConfig)
 _FOLDER_PRESET = "folder"
 _PRETRAINED_PRESET = "folder_pretrained"
 _STORE_PRESET = "index"
-DEFAULT_ORIGIN = "default"
 _MAX_BYTES = 65536
 
 
@@ -47,13 +46,11 @@ class MergedConfig(Generic[C]):
 
     Attributes:
         config: the validated config.
-        values: values set by the sources before parsing, with only the highest-precedence value for each key.
         origins: the origin of every field's value.
         preset_path: the preset that was used, if any.
     """
 
     config: C
-    values: dict[str, object]
     origins: dict[str, str]
     preset_path: Path | None
 
@@ -108,7 +105,7 @@ def resolve_config(
         preset_values = _read(preset_path, preset_name, faults)
 
     values: dict[str, object] = {}
-    merged_origins = dict.fromkeys(config_class.model_fields, DEFAULT_ORIGIN)
+    merged_origins = dict.fromkeys(config_class.model_fields, "default")
     for source, places in (
         (preset_values, dict.fromkeys(preset_values, preset_name)),
         (file_values, dict.fromkeys(file_values, str(config_file))),
@@ -131,7 +128,7 @@ def resolve_config(
     for name in overrides:
         if why := explain_no_effect(config, name):
             current_progress().warning(f"{to_flag(name)} has no effect {why}")
-    return MergedConfig(config, values, merged_origins, preset_path)
+    return MergedConfig(config, merged_origins, preset_path)
 
 
 def find_bundled_presets() -> Path | None:
