@@ -59,7 +59,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("a draw of labels; few labeled images", _DRAWN | _SMALL, _of(_CLASSIFIERS, "num_labels label_seed split_seed")),
     ("a draw of labels", _DRAWN, "num_labels label_seed split_seed"),
     ("no other held-out images", {"holdout": None}, "holdout_classes"),
-    ("an image that cannot be read", {"dataset": "{folder}/damaged", "max_bad": 0.5}, "max_bad strict"),
+    ("an image that cannot be read", {"dataset": "{folder}/damaged", "max_bad": 0.5}, "max_bad"),
     # updates
     ("of sgd", {"optimizer": "sgd", "lr": 0.01}, "momentum nesterov"),
     ("rates that drop", {"lr_schedule": "step", "lr_drop_epochs": (1,)}, "lr_drop_epochs lr_drop_factor"),
@@ -155,7 +155,7 @@ UNSEEN = {
 #: Options of which every other value is refused here, which is their effect; those that are ignored would not be.
 REFUSED = " ".join(
     [
-        "max_bad strict",  # the damaged image
+        "max_bad",  # the damaged image
         "data_root weights prototypes_from class_vectors",  # nothing there
         "resume",  # no run there
         "pool_splits",  # a set without splits

@@ -4,9 +4,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.errors import OutputExistsError
-from labelkit.store.array_files import Matches, build_empty_matches, build_match, read_matches, write_matches
-from torture_samples import POINTS, TILT, match_file
+from labelkit.errors import Damaged, NotAStore, OutputExistsError
+from labelkit.store.array_files import Matches, MatchFile, build_empty_matches, build_match, read_matches, write_matches
+
+TILT = np.array([[1.0, 0.1, 0.2], [0, 0.9, -0.1], [0.05, 0, 1]])
+POINTS = np.random.default_rng(0).uniform(-1, 1, (60, 2, 2))
+
+
+def some_file(matches: Matches | None = None) -> MatchFile:
+    return MatchFile(
+        matches if matches is not None else build_match(0, 2, TILT, POINTS),
+        ("a.png", "b.png", "ü/c.png"),
+        np.arange(96, dtype=np.uint8).reshape(3, 32),
+        np.array([[10, 20], [30, 40], [50, 60]], dtype=np.uint32),
+        np.array([7, 0, -1]),
+        {"ratio": 0.75},
+        "",
+    )
 
 
 def assert_equal(first: Matches, second: Matches) -> None:
@@ -15,7 +29,7 @@ def assert_equal(first: Matches, second: Matches) -> None:
 
 
 def test_matches_are_read_as_they_were_written(tmp_path: Path) -> None:
-    written = match_file()
+    written = some_file()
     digest = write_matches(tmp_path / "m.h5", written)
     found = read_matches(tmp_path / "m.h5")
     assert_equal(found.matches, written.matches)
@@ -44,8 +58,22 @@ def test_a_match_turned_round_leads_back() -> None:
 
 
 def test_the_same_written_twice_is_no_error_and_another_is(tmp_path: Path) -> None:
-    write_matches(tmp_path / "m.h5", match_file())
-    write_matches(tmp_path / "m.h5", match_file())
+    write_matches(tmp_path / "m.h5", some_file())
+    write_matches(tmp_path / "m.h5", some_file())
     with pytest.raises(OutputExistsError, match="other content"):
-        write_matches(tmp_path / "m.h5", match_file(build_empty_matches()))
-    write_matches(tmp_path / "m.h5", match_file(build_empty_matches()), overwrite=True)
+        write_matches(tmp_path / "m.h5", some_file(build_empty_matches()))
+    write_matches(tmp_path / "m.h5", some_file(build_empty_matches()), overwrite=True)
+
+
+def test_wrong_bytes_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "m.h5"
+    write_matches(path, some_file())
+    raw = bytearray(path.read_bytes())
+    place = raw.index(some_file().sha256.tobytes())
+    raw[place] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(Damaged):
+        read_matches(path)
+    path.write_text("no HDF5")
+    with pytest.raises(NotAStore):
+        read_matches(path)

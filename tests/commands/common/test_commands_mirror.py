@@ -47,7 +47,7 @@ def test_another_machine_fetches_a_store_once_and_uploads_only_its_results(
     assert [line for line in second.splitlines() if "uploading" in line] == [f"uploading {URL}.results/again.h5"]
     (copy,) = (tmp_path / "there").rglob("store.h5")
     files = fsspec.filesystem("memory").find("bucket")
-    assert len(files) == 5  # the store, two shards, and two results
+    assert len(files) == 6  # the store, two shards, their list, and two results
     contents = {name: fsspec.filesystem("memory").cat_file(name) for name in files}
     assert {
         f"/bucket/{file.relative_to(copy.parent)}": file.read_bytes() for file in copy.parent.rglob("*.h5")
@@ -120,7 +120,7 @@ def test_files_with_similar_names_are_kept() -> None:
     assert main(["suggest", "--index", URL, "-n", "2", "--out", "memory://bucket/next.csv"]) == 0
 
     assert system.cat_file("/bucket/next.csv.test") == b"theirs"
-    assert len(system.find("/bucket")) == 5  # the store, two shards, the CSV and this file
+    assert len(system.find("/bucket")) == 6  # the store, two shards, their list, the CSV and this file
 
 
 @pytest.mark.parametrize("step", ["put_file", "_find"])
@@ -195,7 +195,7 @@ def test_the_store_is_uploaded_last_and_a_place_that_cannot_be_written_is_found_
     words = ("embed", "--dataset", "digits", "--backbone", "pixels", "--image-size", "8", "--max-per-class", "4")
     assert main([*words, "--shards", "2", "--out", "memory://bucket/a.h5"]) == 0
     uploads = [line for line in capsys.readouterr().err.splitlines() if line.startswith("uploading")]
-    assert len(uploads) == 3
+    assert len(uploads) == 4
     assert uploads[-1] == "uploading memory://bucket/a.h5"
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", fail)

@@ -66,7 +66,7 @@ def test_image_files_that_were_replaced_are_said_when_the_store_exists(
     said = " ".join(answer.err.split())
     assert answer.code == 0
     assert "1 image file was changed after" in said
-    assert "first: bee/03.png; the store is not updated (to embed all images again, pass --overwrite)" in said
+    assert "(the first is bee/03.png); the store is not updated: to embed all images again, pass --overwrite" in said
 
 
 def test_other_images_of_the_same_names_are_another_data_set(
