@@ -2,10 +2,9 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from labelkit.methods.dense.distillation import MaskedPatchLoss, MultiViewDistillationLoss, centered_targets
+from labelkit.methods.dense.distillation import MaskedPatchLoss
 
 
 def softmax(values: list[float], temperature: float) -> list[float]:
@@ -16,37 +15,6 @@ def softmax(values: list[float], temperature: float) -> list[float]:
 def cross_entropy(target: list[float], output: list[float], temperature: float) -> float:
     named = softmax(output, temperature)
     return -sum(q * math.log(p) for q, p in zip(target, named, strict=True))
-
-
-def test_targets_are_measured_from_the_center_and_sharpened() -> None:
-    outputs, center = torch.tensor([[0.5, 0.25, 0.0], [0.1, 0.1, 0.4]]), torch.tensor([0.25, 0.0, 0.1])
-
-    found = centered_targets(outputs, center, 0.1)
-
-    # 0.5 - 0.25, 0.25 - 0 and 0 - 0.1; then 0.1 - 0.25, 0.1 - 0 and 0.4 - 0.1
-    expected = [softmax([0.25, 0.25, -0.1], 0.1), softmax([-0.15, 0.1, 0.3], 0.1)]
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
-    assert not found.requires_grad
-
-
-def test_the_loss_is_the_mean_over_pairs_of_different_views() -> None:
-    generator = torch.Generator().manual_seed(0)
-    views = torch.rand(4, 3, 5, generator=generator, dtype=torch.float64)
-    teacher = torch.rand(2, 3, 5, generator=generator, dtype=torch.float64)
-    targets = [centered_targets(view, torch.full((5,), 0.1, dtype=torch.float64), 0.05) for view in teacher]
-
-    found = MultiViewDistillationLoss(0.1)(list(views), targets)
-
-    total, pairs = 0.0, 0
-    for a in range(2):
-        for v in range(4):
-            if a != v:
-                pairs += 1
-                for i in range(3):
-                    target = softmax((teacher[a, i] - 0.1).tolist(), 0.05)
-                    total += cross_entropy(target, views[v, i].tolist(), 0.1) / 3
-    assert pairs == 6
-    assert float(found) == pytest.approx(total / pairs, rel=1e-12)
 
 
 def test_hidden_patches_count_by_image() -> None:

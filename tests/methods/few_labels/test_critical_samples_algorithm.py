@@ -1,4 +1,3 @@
-import math
 from typing import Any
 
 import numpy as np
@@ -25,36 +24,6 @@ def soft_of(order: list[int], num_classes: int, beta: float) -> tuple[Array, flo
     rows = np.arange(len(order) + 1, dtype=float)[:, None]
     soft = compute_soft_labels(rows, np.array([0]), np.array([-1, *order]), num_classes, beta, 1.0)
     return soft[0], float(entropy_bits(soft)[0])
-
-
-def by_loops(
-    rows: Array, labels: Array, count: int, *, factor: int = 10, cap: float = 0.25
-) -> list[tuple[int, int, float]]:
-    """The reference procedure of the specification: (row, class, entropy) in selection order."""
-    n = len(rows)
-    classes, given_rows = int(labels.max()) + 1, [i for i in range(n) if labels[i] >= 0]
-    means = [np.mean([rows[i] for i in given_rows if labels[i] == c], axis=0) for c in range(classes)]
-    pool = [i for i in range(n) if labels[i] < 0]
-    d = {i: min(math.dist(rows[i], mean) for mean in means) for i in pool}
-    own = {i: min(range(classes), key=lambda c, i=i: (math.dist(rows[i], means[c]), c)) for i in pool}
-    scale, beta = float(np.median(list(d.values()))), 1 / classes
-    chosen = []
-    for c in range(classes):
-        quota = count * sum(labels[i] == c for i in given_rows) // len(given_rows)
-        group = sorted((i for i in pool if own[i] == c), key=lambda i: (round(d[i] / scale, 9), i))
-        kept = []
-        for i in group[: min(factor * quota, max(quota, int(cap * len(group))))]:
-            order = sorted(given_rows, key=lambda j, i=i: (round(math.dist(rows[i], rows[j]) / scale, 9), j))
-            weights = [beta / (beta + (r + 1) / len(given_rows)) for r in range(len(given_rows))]
-            p = [
-                sum(w for w, j in zip(weights, order, strict=True) if labels[j] == k) / sum(weights)
-                for k in range(classes)
-            ]
-            entropy = -sum(x * math.log2(x) for x in p if x > 0)
-            if round(p[c], 9) == round(max(p), 9):
-                kept.append((-round(entropy, 9), round(d[i] / scale, 9), i, entropy))
-        chosen += [(i, c, entropy) for _, _, i, entropy in sorted(kept)[:quota]]
-    return chosen
 
 
 @pytest.mark.parametrize(
@@ -120,18 +89,6 @@ def test_digits_give_the_specified_rows(
     assert sum(report["confined"] for report in found.per_class) == confined
     assert int((found.labels != truth[found.indices]).sum()) == wrong
     assert int(found.indices.sum()) == index_sum
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_rows_are_those_of_the_reference_procedure(seed: int) -> None:
-    rows, labels = cloud(seed)
-    found = discover_critical_samples(rows, labels, 9)
-    expected = by_loops(rows, labels, 9)
-
-    assert found.indices.tolist() == [row for row, _, _ in expected]
-    assert found.labels.tolist() == [label for _, label, _ in expected]
-    np.testing.assert_allclose(found.entropy, [entropy for _, _, entropy in expected], rtol=1e-9)
-    np.testing.assert_allclose(found.soft.sum(axis=1), 1, rtol=1e-6)
 
 
 def test_equally_near_reference_rows_rank_by_their_number() -> None:

@@ -26,31 +26,6 @@ def cloud(seed: int, num_rows: int = 40, num_classes: int = 3, per_class: int = 
     return rows, labels
 
 
-def by_loops(rows: Array, labels: Array, count: int, balance: str, select: str) -> list[tuple[int, int, float]]:
-    """The specification's steps as plain loops: (row, class, distance) in selection order."""
-    n, dim = rows.shape
-    classes = int(labels.max()) + 1
-    members = [[i for i in range(n) if labels[i] == c] for c in range(classes)]
-    means = [[sum(rows[i, k] for i in group) / len(group) for k in range(dim)] for group in members]
-    found = []
-    for i in range(n):
-        if labels[i] < 0:
-            distances = [sum((rows[i, k] - mean[k]) ** 2 for k in range(dim)) ** 0.5 for mean in means]
-            found.append((i, min(range(classes), key=lambda c: (distances[c], c)), min(distances)))
-    scale = float(np.median([d for _, _, d in found])) or 1.0
-    groups = [found] if balance == "global" else [[f for f in found if f[1] == c] for c in range(classes)]
-    wants = [count] if balance == "global" else [len(members[c]) * count // (labels >= 0).sum() for c in range(classes)]
-    chosen = []
-    for group, want in zip(groups, wants, strict=True):
-        order = sorted(group, key=lambda f: (round(f[2] / scale, 9), f[0]))
-        if select == "max":
-            order = sorted(group, key=lambda f: (-round(f[2] / scale, 9), f[0]))[:want]
-        elif select == "far":
-            order = order[: min(10 * want, max(want, len(group) // 2))][-want:] if want else []
-        chosen += order[:want]
-    return chosen
-
-
 def test_toy_distances_classes_and_order_are_those_of_the_specification() -> None:
     found = discover_confident_samples(TOY, TOY_LABELS, 10, balance="global")
 
@@ -119,19 +94,6 @@ def test_fusion_of_three_networks_is_that_of_the_specification() -> None:
 def test_majority_tie_goes_to_the_class_with_the_smallest_mean_distance() -> None:
     labels, _ = fuse_class_distances([np.array([[1.0, 2.0]]), np.array([[4.0, 2.5]])], "rank")
     assert labels.tolist() == [1]  # means 2.5 and 2.25
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("balance", ["balanced", "global"])
-@pytest.mark.parametrize("select", ["min", "far", "max"])
-def test_rows_are_those_of_plain_loops(seed: int, balance: Any, select: Any) -> None:
-    rows, labels = cloud(seed, num_rows=30)
-    found = discover_confident_samples(rows, labels, 9, balance=balance, select=select)
-    expected = by_loops(rows, labels, 9, balance, select)
-
-    assert found.indices.tolist() == [row for row, _, _ in expected]
-    assert found.labels.tolist() == [label for _, label, _ in expected]
-    np.testing.assert_allclose(found.distance, [distance for _, _, distance in expected], rtol=1e-12)
 
 
 def test_random_selection_is_the_specified_draw() -> None:

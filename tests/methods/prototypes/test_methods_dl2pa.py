@@ -158,10 +158,8 @@ def one_class(path: Path, *names: str) -> Path:
     ("words", "code", "message"),
     [
         (("--dataset", "ONE"), 3, "has only one class"),
-        (("--embed-dim", "1"), 2, "input should be greater than or equal to 2"),
         (("--num-classes", "5"), 2, "5 is less than 10, the number of labeled classes"),
         (("--label-split", "none"), 3, "no image has a label that training may use"),
-        (("--imbalance-factor", "0.001"), 2, "would be left without images"),
         (("--prototypes", "simplex"), 2, "require 9 dimensions"),
         (("--loss", "cross-entropy"), 2, "--reduction sum requires --loss inner-product"),
         (("--prototypes-from", "ONE"), 3, "contains no checkpoint"),
