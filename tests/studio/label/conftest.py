@@ -13,17 +13,11 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.store.results import results_folder
 from labelkit.studio.report.build import write_report
 from labelkit.studio.report.options import ReportConfig
-from tests.commands.browsing import Opened, chromium
+from tests.commands.browsing import Opened
 from tests.copies import copy_store
 from tests.studio.label.serving import Serving
 
 READY = "html[data-ready]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A Chromium of this machine, without a window."""
-    yield from chromium()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.studio.report.build import write_report
 from labelkit.studio.report.options import ReportConfig
 from PIL import Image
-from tests.commands.browsing import Opened, chromium
+from tests.commands.browsing import Opened
 from tests.studio.label.serving import Serving
 
 pytestmark = pytest.mark.slow
@@ -33,12 +33,6 @@ SCROLL = """async () => {
     await new Promise(requestAnimationFrame);
   }
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A Chromium of this machine, without a window."""
-    yield from chromium()
 
 
 def grouped_colors(folder: Path, count: int, side: int) -> Path:

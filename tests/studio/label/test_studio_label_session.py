@@ -1,5 +1,6 @@
 """A session of labeling on the disk: every action a round, undo, two people, what a restart and a full disk leave."""
 
+import contextlib
 import errno
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from labelkit.commands.cluster.options import KMeansConfig
 from labelkit.commands.common.labels import choose_usable_labels
 from labelkit.commands.discover.answer import predict_images
 from labelkit.commands.discover.options import DiscoverAnswerConfig
-from labelkit.errors import Mismatch, ResourceError
+from labelkit.errors import BusyError, Mismatch, ResourceError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
 from labelkit.studio.label.actions import EditStep, InvalidStepError
 from labelkit.studio.label.browser import load_store_for_labeling, open_session
-from labelkit.studio.label.label import label_images, read_session_labels
+from labelkit.studio.label.label import _lock_results_folder, label_images, read_session_labels
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import add_predictions, initial_labels
 from labelkit.studio.label.session import EditConflictError, LabelingSession
@@ -241,3 +242,13 @@ def test_rounds_go_on_from_labels_that_were_there(store: EmbeddingStore, tmp_pat
     table.write_text(f"path,label\n{store.sample_ids[8]},fish\n")
     label_images(LabelConfig(index=store.path, from_=table, labels="labels-2", result="all"))
     assert stored(store, "all")[8] == "fish"
+
+
+def test_a_second_server_is_told_to_use_the_link_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelkit.store.parts.LOCK_SECONDS", 0)
+    with contextlib.ExitStack() as held:
+        _lock_results_folder(held, tmp_path)
+        with pytest.raises(BusyError, match="Use its link, or stop it with Ctrl-C") as caught:
+            _lock_results_folder(held, tmp_path)
+
+    assert "--out" not in str(caught.value)

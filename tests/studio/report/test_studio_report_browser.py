@@ -13,15 +13,9 @@ from labelkit.commands.embed.embed import embed_images
 from labelkit.options.embed import EmbedConfig
 from labelkit.studio.report.build import write_report
 from labelkit.studio.report.options import ReportConfig
-from tests.commands.browsing import Opened, chromium
+from tests.commands.browsing import Opened
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A Chromium of this machine, without a window."""
-    yield from chromium()
 
 
 @pytest.fixture(scope="module")
