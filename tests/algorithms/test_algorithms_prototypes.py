@@ -151,13 +151,6 @@ def test_rows_have_length_1_and_the_same_seed_gives_the_same_ones() -> None:
         assert not np.allclose(one, other)
 
 
-@pytest.mark.parametrize("t", [0.5, 2.0, 20.0])
-def test_the_loss_is_that_of_scalar_loops(t: float) -> None:
-    rows = random_rows(9, 4)
-
-    assert uniformity_loss(rows, t) == pytest.approx(loss_by_loops(rows, t), rel=1e-12)
-
-
 def test_the_loss_and_its_gradient_are_those_of_the_worked_example() -> None:
     loss, gradient = loss_and_gradient(THREE)
 
