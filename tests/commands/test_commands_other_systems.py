@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from torture_systems import TOUR, TRAIN, prepare
 
 HIDE = """
 import os, pathlib, sys
@@ -28,31 +29,14 @@ for line in filter(None, sys.stdin.read().splitlines()):
     code = main(line.split())
     assert code == 0, (line, code)
 """
-IMAGES = "--dataset {photos} --device cpu --threads 1"
-TOUR = """
-embed {images} --backbone pixels --image-size 8 --out s.h5 -q
-cluster k-means --index s.h5 --num-clusters 4 -q
-evaluate clustering --index s.h5 --rows all -q
-status --index s.h5 -q
-verify --index s.h5 -q
-export --index s.h5 --out s.csv -q
-retrieve --index s.h5 --query-rows 0 --csv hits.csv -q
-train flipclass {images} --label-split gcd --align-blocks 1 {small} --out run -q
-train flipclass {images} --label-split gcd --align-blocks 1 {small} --epochs 2 --out run --resume -q
-embed {images} --checkpoint run --dense --out d.h5 -q
-status --run run -q
-report --index s.h5 --out page.html -q
-compare --dataset digits --methods simgcd --budget 5s --max-per-class 10 -q
-"""
 
 
 @pytest.mark.slow
-def test_the_tour_runs_without_what_only_posix_has(photos: Path, small: tuple[object, ...], tmp_path: Path) -> None:
-    images = IMAGES.format(photos=photos)
-    text = TOUR.format(images=images, small=" ".join(map(str, small)))
-    done = subprocess.run(
-        [sys.executable, "-c", HIDE], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
-    )
+def test_the_tour_runs_without_what_only_posix_has(tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "here")
+    lines = f"{TOUR}{TRAIN}compare --dataset digits --methods simgcd --budget 5s --max-per-class 10 -q\n"
+    command = [sys.executable, "-c", HIDE]
+    done = subprocess.run(command, input=lines, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

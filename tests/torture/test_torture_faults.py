@@ -8,7 +8,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import torch
 from labelkit.errors import CheckpointError, ResourceError
 from labelkit.store import writer
 from labelkit.store.array_files import read_matches
@@ -23,7 +22,7 @@ from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan
 from store_samples import make_plan, make_store, write_part
 from torture_faults import MODES, Disk, Killed, fail, moments_of
-from torture_samples import some_matches
+from torture_samples import save_step, some_matches
 from torture_tally import Tally, sized, tree
 
 ROW = "b  each write, fsync, link, rename, mkdir, unlink, truncate fails or stops there"
@@ -130,15 +129,7 @@ def _train(folder: Path) -> None:
     first = 0 if loaded is None else loaded.state["step"]
     writer = CheckpointWriter(folder / "checkpoints")
     for step in range(first + 1, STEPS + 1):
-        weights = torch.arange(6.0).reshape(2, 3) + step
-        writer.save(
-            step,
-            model={"w": weights, "tied": weights},
-            training={"optimizer.0/w/exp_avg": weights * 2},
-            per_rank={"torch": torch.arange(5, dtype=torch.uint8)},
-            state={"epoch": 0},
-            metadata={"labelkit": "1"},
-        )
+        save_step(writer, step)
         # what the disk kept beyond a fault is not in memory: noted beside it, by a call that is not counted
         folder.joinpath("saved").write_text(str(step))
 

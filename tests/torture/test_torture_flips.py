@@ -18,7 +18,7 @@ from labelkit.store.results import read_result, write_result
 from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan
 from store_samples import contents_of, make_store
-from torture_samples import some_matches
+from torture_samples import save_step, some_matches
 from torture_tally import Tally, sized
 
 ROW = "d  single bits flipped: stores, results, patches, matches, checkpoints"
@@ -127,15 +127,7 @@ def _checkpoint(folder: Path) -> tuple[list[Path], Read]:
     writer = CheckpointWriter(folder / "checkpoints")
     # two and three differ in one bit, so that one flip makes the name of one that of the other
     for step in (2, 3):
-        weights = torch.arange(12.0).reshape(3, 4) + step
-        writer.save(
-            step,
-            model={"w": weights, "half": weights.half()},
-            training={"optimizer.0/w/exp_avg": weights * 2},
-            per_rank={"torch": torch.arange(5, dtype=torch.uint8)},
-            state={"epoch": step, "share": 0.25},
-            metadata={"labelkit": "1"},
-        )
+        save_step(writer, step)
     named = folder / "checkpoints" / "step-00000003"
 
     def read() -> object:

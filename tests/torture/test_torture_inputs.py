@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from labelkit.commands.table import all_commands
 from labelkit.options.base import read_field_extra, to_flag
-from PIL import Image
 from torture_processes import Worker
+from torture_samples import write_photos
 from torture_tally import FULL_SECONDS, Tally, sized, tree
 
 ROW = "i  outputs over inputs, damaged JSON, pipes and long names in every command"
@@ -54,14 +54,9 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 def place(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a result, a run, photos, and what else must stay."""
     root = tmp_path_factory.mktemp("place")
-    chance = np.random.default_rng(0)
-    for number, name in enumerate(("ant", "bee")):
-        (root / "photos" / name).mkdir(parents=True)
-        for i in range(6):
-            values = np.clip(chance.normal(60 + 90 * number, 20, (8, 8)), 0, 255).astype(np.uint8)
-            Image.fromarray(values).save(root / "photos" / name / f"{i:02d}.png")
+    write_photos(root / "photos", ("ant", "bee"), each=6)
     shutil.copy(root / "photos" / "ant" / "00.png", root / "photo.png")
-    np.save(root / "x.npy", chance.normal(size=(4, 3)))
+    np.save(root / "x.npy", np.random.default_rng(0).normal(size=(4, 3)))
     (root / "notes.md").write_text("# Notes, mine\n")
     (root / "labels.csv").write_text("path,label\nant/00.png,ant\nbee/00.png,bee\n")
     os.mkfifo(root / "pipe")

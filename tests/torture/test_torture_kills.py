@@ -9,15 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.registry import METHODS
-from labelkit.options.training import StepRunConfig, StepTrainConfig
 from labelkit.store.parts import open_verified_part
 from labelkit.training.checkpoint import load_checkpoint, verify_checkpoint
-from PIL import Image
+from tests.short_runs import short_run
 from torture_processes import Worker
+from torture_samples import write_photos
 from torture_tally import FULL_SECONDS, Tally, tree
 
 ROW = "a  kill -9 of embed, train, cluster, discover, start at random moments"
@@ -43,28 +41,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def _train(name: str) -> tuple[str, ...]:
-    """A training of about ten steps with several checkpoints."""
-    config = METHODS[name].config
+    """A short training with several checkpoints."""
     few = ("--max-per-class", "6", "--device", "cpu", "--threads", "1", "--log-every-steps", "1", "--out", "run")
-    words = ["train", name, "--dataset", "digits", *few]
-    if issubclass(config, StepTrainConfig):
-        words += ["--num-labels", "10", "--lr-schedule", "constant", "--batch-size", "16"]
-        words += {"supervised": ["--steps", "8"], "snowball": ["--steps", "4", "--later-steps", "2", "--cap", "2"]}.get(
-            name, ["--steps", "8"]
-        )
-        words += [] if name == "supervised" else ["--labeled-batch-size", "8" if name in ("lmcs", "mixmatch") else "4"]
-        words += ["--eval-every-steps", "2"]
-        if name == "lmcs":
-            words += ["--first-blocks", "1", "--generation-blocks", "1", "--master-steps", "2"]
-    elif issubclass(config, StepRunConfig):
-        words += ["--steps", "6", "--eval-every-steps", "2", "--lr-warmup-steps", "0", "--batch-size", "16"]
-    elif issubclass(config, MetricLearningConfig):
-        words += ["--epochs", "4", "--batch-size", "8", "--images-per-class", "2", "--num-clusters", "8"]
-    else:
-        words += ["--epochs", "4", "--batch-size", "16"]
-        words += ["--teacher-warmup-epochs", "2"] if "teacher_warmup_epochs" in config.model_fields else []
-        words += ["--lr-drop-epochs", "2"] if name in ("dl2pa", "sela", "softmax") else []
-    return tuple(words)
+    return ("train", name, "--dataset", "digits", *short_run(name, labels=10).split(), *few)
 
 
 COMMANDS.update({f"train {name}": _train(name) for name in METHODS})
@@ -119,12 +98,7 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     root = tmp_path_factory.mktemp("place")
-    chance = np.random.default_rng(0)
-    for number, name in enumerate(CLASSES):
-        (root / "photos" / name).mkdir(parents=True)
-        for i in range(12):
-            values = np.clip(chance.normal(40 + 50 * number, 25, (8, 8)), 0, 255).astype(np.uint8)
-            Image.fromarray(values).save(root / "photos" / name / f"{i:02d}.png")
+    write_photos(root / "photos", CLASSES)
     with Worker(root) as worker:
         yield Place(worker, root)
 

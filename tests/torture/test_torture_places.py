@@ -4,13 +4,13 @@ Full and read-only are real file systems in memory, since permissions and ``chmo
 not allowed, these tests are skipped, and row b has the same errors from a layer over the system's calls.
 """
 
-import os
 import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from patch_samples import make_both, make_patch_plan
 from PIL import Image
 from store_samples import make_plan, make_store, write_part
 from torture_samples import some_matches
+from torture_systems import mounted
 from torture_tally import Tally, sized, tree
 
 ROW = "c  full disk, read-only folder, vanished folder, two writers"
@@ -37,35 +38,11 @@ PLAN = make_plan(part_rows=2, dim=300)
 BAD = {1: "broken"}
 
 
-class Mount:
-    """A small file system in memory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], check=True, capture_output=True
-        )
-
-    def change(self, options: str) -> None:
-        """Mount it again with other options, files kept."""
-        subprocess.run(["mount", "-o", f"remount,{options}", str(self.folder)], check=True, capture_output=True)
-
-    def close(self) -> None:
-        """Let it go."""
-        subprocess.run(["umount", "-l", str(self.folder)], check=True, capture_output=True)
-
-
 @pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Mount]:
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("mounting a file system needs root on Linux")
-    try:
-        made = Mount(tmp_path / "disk")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"mounting is not allowed here: {error}")
-    yield made
-    made.close()
+def mount(tmp_path: Path) -> Iterator[SimpleNamespace]:
+    folder = tmp_path / "disk"
+    with mounted(folder, "64m") as change:
+        yield SimpleNamespace(folder=folder, change=change)
 
 
 def _embed(folder: Path) -> None:
@@ -143,7 +120,7 @@ def _expected(action: Callable[[Path], None], folder: Path) -> dict[str, bytes]:
 @sized(sample=2, full=60)
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_full_disk_is_an_error_and_with_room_the_same_again_ends_the_same(
-    tmp_path: Path, mount: Mount, tally: Tally, name: str, count: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mount: Any, tally: Tally, name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # so that the disk fills while something is written, not before anything is
     for module in ("writing", "patch_writing"):
@@ -171,9 +148,7 @@ def test_a_full_disk_is_an_error_and_with_room_the_same_again_ends_the_same(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIONS)
-def test_a_read_only_disk_is_an_error_and_nothing_changes(
-    tmp_path: Path, mount: Mount, tally: Tally, name: str
-) -> None:
+def test_a_read_only_disk_is_an_error_and_nothing_changes(tmp_path: Path, mount: Any, tally: Tally, name: str) -> None:
     action = ACTIONS[name]
     expected = _expected(action, tmp_path / "whole")
     mount.change("ro")
@@ -196,7 +171,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_the_command_line_says_so_with_exit_code_5(
-    mount: Mount, photos: Path, capsys: pytest.CaptureFixture[str]
+    mount: Any, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["embed", "--dataset", str(photos), "--backbone", "pixels", "--image-size", "8", "--threads", "1", "-q"]
     out = mount.folder / "s.h5"

@@ -1,16 +1,14 @@
 """Clocks that jump, slow file systems, full temporary folders, other disks, bombs, other versions."""
 
-import contextlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from labelkit.cli.main import main
-from torture_systems import RUNNER, TOUR, TRAIN, begin_tour, layer, prepare, tour
+from torture_systems import TOUR, TRAIN, begin_tour, layer, mounted, prepare, tour
 from torture_tally import FULL_SECONDS, Tally, sized
 
 ROW = "k  clocks that jump, delays, full TMPDIR, other mounts, bombs, groups, versions"
@@ -106,28 +104,14 @@ def test_a_tour_on_a_slow_file_system_ends_the_same(
         assert _files(tmp_path / "slow") == expected
 
 
-@contextlib.contextmanager
-def _disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system in memory; the test is skipped where none can be mounted."""
-    folder.mkdir()
-    try:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"mounting is not allowed here: {error}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
-
-
 @pytest.mark.slow
 @sized(sample=1, full=2)
 def test_outputs_may_lie_on_another_disk_than_the_cache_and_temporary_files(
     tmp_path: Path, tally: Tally, whole: dict[str, dict[str, bytes]], count: int
 ) -> None:
     expected = _expected(whole, tmp_path, _lines(count))
-    with _disk(tmp_path / "disk", "500m") as disk, tally.attempt("tmpfs"):
+    disk = tmp_path / "disk"
+    with mounted(disk, "500m"), tally.attempt("tmpfs"):
         codes, err = tour(prepare(disk / "here"), _lines(count), {"TMPDIR": str(tmp_path)}, tmp_path / "cache-disk")
         assert [code for code in codes if not code.startswith("0 ")] == [], err[-1500:]
         assert _files(disk / "here") == expected
@@ -139,8 +123,8 @@ COMPARE = "compare --dataset digits --methods simgcd --budget 1s --max-per-class
 @pytest.mark.slow
 @sized(sample=1, full=2)
 def test_a_full_temporary_folder_is_told_as_what_it_is(tmp_path: Path, tally: Tally, count: int) -> None:
-    folder = prepare(tmp_path / "here")
-    with _disk(tmp_path / "small", "16k") as small:
+    folder, small = prepare(tmp_path / "here"), tmp_path / "small"
+    with mounted(small, "16k"):
         with tally.attempt(COMPARE):
             codes, err = tour(folder, COMPARE, {"TMPDIR": str(small)}, tmp_path / "cache-small")
             assert codes == [f"5 {COMPARE.strip()}"], err
@@ -227,10 +211,3 @@ def test_two_versions_read_and_write_one_store(tmp_path: Path, tally: Tally) -> 
         assert set(codes) <= {"0", "2", "3", "6"}, said
         for environment in versions.values():
             assert tour(folder, "verify --index both.h5 -q\n", environment, tmp_path / "cache")[0][0].startswith("0 ")
-
-
-@pytest.mark.slow
-def test_the_tour_is_run_as_the_package_is(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", RUNNER]
-    done = subprocess.run(command, input="version -q\n", capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "code 0 version -q" in done.stdout

@@ -11,23 +11,12 @@ from labelkit.store.writer import FileContents
 from store_samples import contents_of
 
 Add = Callable[[Any, str], object]
-HOLDS = "contains something that is not allowed: "
 
 
 def _virtual(file: Any, outside: str) -> None:
     layout = h5py.VirtualLayout((4,), "f4")
     layout[:] = h5py.VirtualSource(outside, "x", (4,))
     file.create_virtual_dataset("virtual", layout)
-
-
-def _many(file: Any, outside: str) -> None:
-    for number in range(10_001):
-        file.create_group(f"g{number}")
-
-
-def _many_attributes(file: Any, outside: str) -> None:
-    for number in range(10_010):
-        file.attrs.create(f"a{number}", 1, dtype="i1")
 
 
 def _cycle(file: Any, outside: str) -> None:
@@ -41,11 +30,6 @@ def _long_cycle(file: Any, outside: str) -> None:
 
 def _named_type(file: Any, outside: str) -> None:
     file["type"] = np.dtype("f4")
-
-
-def _of_named_type(file: Any, outside: str) -> None:
-    file["model/t"] = np.dtype("f4")
-    file.create_dataset("a_named", (2,), file["model/t"])
 
 
 def _external_group_link(file: Any, outside: str) -> None:
@@ -213,22 +197,8 @@ CHANGES: dict[str, Callable[[bytes, Path], bytes]] = {
     "user block": _user_block,
     "store behind other bytes": lambda data, path: bytes(512) + data,
     "newer superblock": lambda data, path: data[:8] + b"\xff" + data[9:],
-    "newer major": _rebuilt(lambda contents: contents.set_attributes("", format_version="2.0")),
-    "unknown feature": _rebuilt(lambda contents: contents.set_attributes("", requires="holograms")),
-    "a version that is no number": _rebuilt(lambda contents: contents.set_attributes("", format_version="\u0661.0")),
-    "row counts that differ": _rebuilt(
-        lambda contents: contents.datasets.update(labels=contents.datasets["labels"][:-1])
-    ),
-    "float64 embeddings": _rebuilt(
-        lambda contents: contents.datasets.update(embeddings=contents.datasets["embeddings"].astype("f8"))
-    ),
     "text for numbers": _rebuilt(lambda contents: contents.datasets.update(labels=np.array([b"1"] * 8))),
     "no rows": _rebuilt(lambda contents: contents.datasets.update(embeddings=contents.datasets["embeddings"][:0])),
-    "a name that leads elsewhere": _rebuilt(
-        lambda contents: contents.datasets.update(
-            sample_ids=np.array([b"../../canary", *contents.datasets["sample_ids"][1:]])
-        )
-    ),
     "only zeros": lambda data, path: bytes(len(data)),
     "a pickle": lambda data, path: b"\x80\x04cposix\nsystem\n(S'touch canary'\ntR.",
 }

@@ -3,10 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+import pytest
+from torture_samples import write_photos
 
 # each line is a command, and the code it ends with follows on standard output
 RUNNER = """
@@ -53,13 +56,9 @@ def layer(source: str, folder: Path) -> Path | None:
 
 def prepare(folder: Path) -> Path:
     """Put into a new folder what the tour reads."""
-    chance = np.random.default_rng(0)
-    for number, name in enumerate(("ant", "bee", "cat", "dog")):
-        (folder / "photos" / name).mkdir(parents=True)
-        for i in range(12):
-            values = np.clip(chance.normal(40 + 50 * number, 25, (16, 16)), 0, 255).astype(np.uint8)
-            Image.fromarray(values).save(folder / "photos" / name / f"{i:02d}.png")
-    np.savez(folder / "x.npz", embeddings=chance.normal(size=(30, 8)).astype(np.float32))
+    write_photos(folder / "photos", ("ant", "bee", "cat", "dog"), side=16)
+    rows_of_others = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
+    np.savez(folder / "x.npz", embeddings=rows_of_others)
     rows = [f"{name}/{i:02d}.png,{name}" for name in ("ant", "bee", "cat") for i in range(3)]
     (folder / "few.csv").write_text("\n".join(["path,label", *rows]) + "\n")
     return folder
@@ -88,3 +87,27 @@ def tour(folder: Path, lines: str, environment: dict[str, str], cache: Path) -> 
     """Run the commands; return ``code line`` of each, and all messages."""
     out, err = begin_tour(folder, lines, environment, cache).communicate(timeout=1200)
     return [line.removeprefix("code ") for line in out.splitlines() if line.startswith("code ")], err
+
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Callable[[str], object]]:
+    """Mount a small file system in memory; give what mounts it again with other options, files kept.
+
+    The test is skipped where mounting is not allowed.
+    """
+
+    def mount(options: str) -> object:
+        words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        return subprocess.run(words, check=True, capture_output=True)
+
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("mounting a file system needs root on Linux")
+    folder.mkdir()
+    try:
+        mount(f"size={size}")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"mounting is not allowed here: {error}")
+    try:
+        yield lambda options: mount(f"remount,{options}")
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
