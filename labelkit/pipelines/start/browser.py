@@ -13,7 +13,7 @@ from labelkit.commands.common.results import CommandResult
 from labelkit.data.tables import read_labeled_rows
 from labelkit.errors import StoreError
 from labelkit.options.base import build_command_words
-from labelkit.pipelines.start.given import GIVEN, SKIPPED, TableLabel
+from labelkit.pipelines.start.given import GIVEN_CSV, SKIPPED, TableLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import StartRecord
 from labelkit.progress import current_progress
@@ -45,7 +45,7 @@ def start_in_browser(
     for sentence in first["sentences"]:
         current_progress().message(sentence)
     folder, store = Path(first["out"]), Path(first["store"])
-    given = folder / GIVEN
+    given = folder / GIVEN_CSV
     served: dict[str, Any] = {
         "index": store,
         "result": find_free_name(open_store(store), "labels"),
@@ -135,6 +135,6 @@ def record_browser_round(record: StartRecord, last_round: int, labels: Sequence[
     """Record which round of the latest browser session was read last, and which photos have labels in it."""
     if labels:
         values = record.steps[_STEP]["values"]
-        gone = {(label.path, label.file) for label in labels}
+        gone = {(label.path, label.sha256) for label in labels}
         kept = [one for one in values.get("taken", []) if tuple(one) not in gone]
-        values |= {"round": last_round, "taken": kept + [[one.path, one.file] for one in labels if one.text]}
+        values |= {"round": last_round, "taken": kept + [[one.path, one.sha256] for one in labels if one.text]}

@@ -38,7 +38,7 @@ from labelkit.pipelines.start.browser import read_browser_labels, record_browser
 from labelkit.pipelines.start.given import (
     CHECK,
     FILLED,
-    GIVEN,
+    GIVEN_CSV,
     LABELS,
     NEXT,
     NOVEL,
@@ -72,7 +72,7 @@ DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.p
 _CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
 #: steps that only need the embeddings, and minimum number of photos to run them in a separate process
-_NEED_NO_LABELS, _MIN_FOR_PROCESS = ("duplicates", "odd"), 1000
+_BACKGROUND_STEPS, _MIN_FOR_PROCESS = ("duplicates", "odd"), 1000
 #: maximum number of new photos without a time estimate, which would take longer than embedding them
 _FEW_LATER = 100
 #: maximum number of photos for a t-SNE map on the page, which takes up to 6 CPU seconds
@@ -84,7 +84,7 @@ _NOVEL_PHOTOS = 50
 _MIN_LATER = 10
 #: maximum fraction of unreadable photos: they are listed, and the user still gets results for the others
 _MAX_UNREADABLE = 0.5
-_OF_ONE_CALL = ("labels", "label_column", "out", "other_photos", "serve", "dry_run")
+_NOT_REMEMBERED = ("labels", "label_column", "out", "other_photos", "serve", "dry_run")
 _OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
 
 
@@ -94,41 +94,43 @@ class _Round:
 
     Attributes:
         folder: output folder.
-        record: entry of the round in ``start.json``.
-        before: entry of the last round whose groups exist; ``None`` if there is none.
-        described: newest store of other photos with the same backbone, to copy embeddings from; ``None`` if none.
+        entry: entry of the round in ``start.json``.
+        keep_group_ids_of: entry of the last round whose groups exist; ``None`` if there is none.
+        copy_embeddings_from: newest store of other photos with the same backbone; ``None`` if there is none.
         labels: labels by position of the photo in the listing.
         num_photos: number of photos in the listing.
         skipped: paths of photos that the user could not label, which are suggested last.
         seen: paths of photos that the user left empty in ``novel.csv``, which are listed last there.
         confirmed: labels by path that the user has confirmed.
         ruled_out: SHA-256 of photos, each with a class to which it does not belong according to the user.
-        previous: newest store that lacks enough of the unlabeled photos; ``None``: none, or not yet determined.
-        answered: store and predictions of the last round that had any; ``None``: none, or this round has none.
+        compare_new_photos_with: newest store that lacks enough of the unlabeled photos; ``None``: none, or not yet
+            determined.
+        last_predictions: store and predictions of the last round that had any, for ``changed.csv`` and the weights of
+            labels; ``None``: none, or this round has none.
     """
 
     folder: Path
-    record: dict[str, Any]
-    before: dict[str, Any] | None
-    described: Path | None
+    entry: dict[str, Any]
+    keep_group_ids_of: dict[str, Any] | None
+    copy_embeddings_from: Path | None
     labels: dict[int, str]
     num_photos: int
     skipped: Sequence[str] = ()
     seen: Sequence[str] = ()
     confirmed: Mapping[str, str] = field(default_factory=dict)
     ruled_out: Set[tuple[str, str]] = frozenset()
-    previous: Path | None = None
-    answered: tuple[Path, str] | None = None
+    compare_new_photos_with: Path | None = None
+    last_predictions: tuple[Path, str] | None = None
 
     @property
     def store(self) -> Path:
         """Path of the store that contains the embeddings of a round's photos."""
-        return self.folder / str(self.record["store"])
+        return self.folder / str(self.entry["store"])
 
     @property
     def labels_csv(self) -> Path | None:
         """Path of the CSV with the labels of the round; ``None`` if there are no labels."""
-        return self.folder / GIVEN if self.labels else None
+        return self.folder / GIVEN_CSV if self.labels else None
 
 
 def start(config: StartConfig) -> CommandResult:
@@ -177,7 +179,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
     stores = [open_store(folder / name) for name in _existing_stores(record, folder)]
     names = chain(dataset.sample_ids, *(store.sample_ids for store in stores))
     tables = GeneratedTables(folder, record.tables, record.write, names)
-    alone = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
+    shares_no_photos = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
     listing = _digest_listing(dataset)
     last = record.rounds[-1] if record.rounds else {}
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
@@ -197,22 +199,29 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
         same_photos=is_same,
     )
     labels = known.by_position
-    now = {escape_path(dataset.sample_ids[place]): text for place, text in labels.items()}
+    now = {escape_path(dataset.sample_ids[position]): text for position, text in labels.items()}
     if tables.is_edited_by_user(CHECK):
         record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
     _check_labels(config, dataset, labels)
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
-    this = _choose_round(
-        config, record, folder, listing, labels, len(dataset), alone=alone, ruled_out=read_ruled_out_classes(stores)
+    round_ = _choose_round(
+        config,
+        record,
+        folder,
+        listing,
+        labels,
+        len(dataset),
+        shares_no_photos=shares_no_photos,
+        ruled_out=read_ruled_out_classes(stores),
     )
     record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
-    this.record["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))
+    round_.entry["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))
     skipped, seen = (find_skipped_photos(tables, a, b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
-    this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
+    round_ = replace(round_, last_predictions=_find_last_predictions(record, round_), skipped=skipped, seen=seen)
     record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
-    hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
-    this = replace(this, confirmed=record.update_confirmed_labels(now, hashes))
-    steps = _build_steps(config, this)
+    hashes = {escape_path(dataset.sample_ids[position]): file for position, file in known.files.items()}
+    round_ = replace(round_, confirmed=record.update_confirmed_labels(now, hashes))
+    steps = _build_steps(config, round_)
     progress = current_progress()
     _report_photos(config, dataset, labels)
     if record.call.get("num_classes") is not None and config.num_classes is None and config.new_classes == "auto":
@@ -221,20 +230,22 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
             "option is not passed"
         )
     if not config.dry_run:
-        _announce_steps(record, this, steps, is_first=not last)
+        _announce_steps(record, round_, steps, is_first=not last)
     minutes = (
-        None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset, record)
+        None
+        if _read_finished_values(record, round_, "embed", steps["embed"])
+        else _estimate_time(steps["embed"], round_, dataset, record)
     )
     if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
         progress.message(f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps")
     for note in dataset.notes if config.dry_run or minutes is None else ():  # `embed` shows them otherwise
         progress.message(note)
     if config.dry_run:
-        return _plan(dataset, labels, minutes, steps)
-    if this.record not in record.rounds:
-        record.rounds.append(this.record)
+        return _describe_dry_run(dataset, labels, minutes, steps)
+    if round_.entry not in record.rounds:
+        record.rounds.append(round_.entry)
     record.left = known.outdated
-    record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _OF_ONE_CALL}
+    record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _NOT_REMEMBERED}
     record.call["photos_at"] = str(config.photos.resolve())
     record.write()
     write_labels(tables, dataset, known)
@@ -248,7 +259,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
             tables.write(name, ("path", "label"), ([path, ""] for path in paths))
         else:
             tables.remove(name)
-    return _run_steps(config, record, this, steps["embed"], dataset, known, tables)
+    return _run_steps(config, record, round_, steps["embed"], dataset, known, tables)
 
 
 def _check_labels(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
@@ -298,20 +309,20 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
         progress.message(f"to use folder names (such as {some}) as labels, pass --labels folders")
 
 
-def _announce_steps(record: StartRecord, this: _Round, steps: Mapping[str, BaseConfig], *, is_first: bool) -> None:
+def _announce_steps(record: StartRecord, round_: _Round, steps: Mapping[str, BaseConfig], *, is_first: bool) -> None:
     """Show the steps of the first run with their commands, or which steps a later run repeats."""
     progress = current_progress()
     if is_first:
         for number, (name, step) in enumerate(steps.items(), 1):
             progress.message(f"{number}. {name}: {build_command_line(step)}")
         return
-    waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
+    waiting = [name for name, step in steps.items() if _read_finished_values(record, round_, name, step) is None]
     if waiting:
         waiting += [] if "report" in waiting else ["report"]  # it shows their results
         progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
 
 
-def _plan(
+def _describe_dry_run(
     dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, BaseConfig]
 ) -> CommandResult:
     commands = {name: build_command_line(step) for name, step in steps.items()}
@@ -380,16 +391,16 @@ def _choose_round(
     labels: dict[int, str],
     num_photos: int,
     *,
-    alone: bool,
+    shares_no_photos: bool,
     ruled_out: Set[tuple[str, str]],
 ) -> _Round:
     """Return the round to continue, or a new round if photos, labels or options have changed.
 
-    A round that is ``alone`` shares no photos with the last one, so its groups do not continue earlier groups.
+    The groups of a round that ``shares_no_photos`` with the last one do not continue earlier groups.
     """
     options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
-    told = {"ruled_out": sorted(ruled_out)} if ruled_out else {}
-    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options, **told})
+    corrections = {"ruled_out": sorted(ruled_out)} if ruled_out else {}
+    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options, **corrections})
     earlier, mine = record.rounds[:-1], record.rounds[-1] if record.rounds else {}
     if mine.get("inputs") != inputs:
         earlier, last = record.rounds, mine
@@ -405,7 +416,7 @@ def _choose_round(
             "store": str(last["store"]) if goes_on else f"photos{suffix}.h5",
             "groups": f"groups{suffix}",
             "answer": f"answer{suffix}" if can_answer else None,
-            **({"alone": True} if alone else {}),
+            **({"alone": True} if shares_no_photos else {}),
         }
     before = None if mine.get("alone") else find_last_finished_round(earlier, folder, "groups")
     others = (one for one in reversed(earlier) if one["store"] != mine["store"] and one["backbone"] == mine["backbone"])
@@ -413,29 +424,29 @@ def _choose_round(
     return _Round(folder, mine, before, described, labels, num_photos, ruled_out=ruled_out)
 
 
-def _link_earlier_round(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
+def _link_earlier_round(round_: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
     """Complete a round whose photos are embedded by the earlier round that it continues."""
-    store, labeled = open_store(this.store), {dataset.sample_ids[place] for place in this.labels}
-    before = this.before
-    if before is not None and not find_images_in_other_store(open_store(this.folder / before["store"]), store).any():
+    store, labeled = open_store(round_.store), {dataset.sample_ids[position] for position in round_.labels}
+    before = round_.keep_group_ids_of
+    if before is not None and not find_images_in_other_store(open_store(round_.folder / before["store"]), store).any():
         before = None  # only the names are the same, not the photos
     unlabeled = np.array([name not in labeled for name in store.sample_ids])
-    for path in stores if this.record["answer"] else ():
-        if path.name == this.store.name:
+    for path in stores if round_.entry["answer"] else ():
+        if path.name == round_.store.name:
             continue
         held = find_images_in_other_store(open_store(path), store)
         if held.any() and int((unlabeled & ~held).sum()) >= _MIN_LATER:
-            return replace(this, before=before, previous=path)
-    return replace(this, before=before)
+            return replace(round_, keep_group_ids_of=before, compare_new_photos_with=path)
+    return replace(round_, keep_group_ids_of=before)
 
 
-def _last_answers(record: StartRecord, this: _Round) -> tuple[Path, str] | None:
+def _find_last_predictions(record: StartRecord, round_: _Round) -> tuple[Path, str] | None:
     """Return the store and predictions of the last round with predictions; ``None`` if they cannot be compared."""
-    answered = [entry for entry in record.rounds if entry is not this.record and entry["answer"]]
-    entry = find_last_finished_round(answered, this.folder, "answer")
-    if entry is None or not this.record["answer"] or this.record.get("alone"):
+    answered = [entry for entry in record.rounds if entry is not round_.entry and entry["answer"]]
+    entry = find_last_finished_round(answered, round_.folder, "answer")
+    if entry is None or not round_.entry["answer"] or round_.entry.get("alone"):
         return None
-    return this.folder / str(entry["store"]), str(entry["answer"])
+    return round_.folder / str(entry["store"]), str(entry["answer"])
 
 
 def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, Path | None]:
@@ -455,60 +466,72 @@ def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, P
 def _run_steps(
     config: StartConfig,
     record: StartRecord,
-    this: _Round,
+    round_: _Round,
     embed: BaseConfig,
     dataset: ImageDataset,
     known: CollectedLabels,
     tables: GeneratedTables,
 ) -> CommandResult:
     """Embed the photos, run the unfinished steps on the embeddings, and summarize the results of all steps."""
-    told = {"embed": _do_step(record, this, "embed", embed, tables, {})}
-    for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
-        shutil.rmtree(embedding_run_folder(this.folder / other), ignore_errors=True)  # left by an interrupted run
-    embedded = open_store(this.store)
-    if this.ruled_out:
+    step_values = {"embed": _do_step(record, round_, "embed", embed, tables, {})}
+    for other in {str(entry["store"]) for entry in record.rounds} - {round_.store.name}:
+        shutil.rmtree(embedding_run_folder(round_.folder / other), ignore_errors=True)  # left by an interrupted run
+    embedded = open_store(round_.store)
+    if round_.ruled_out:
         named = [(embedded.sha256[row].tobytes().hex(), name) for row, name in enumerate(embedded.sample_ids)]
-        texts = {file: [text for other, text in sorted(this.ruled_out) if other == file] for file, _ in this.ruled_out}
+        texts = {
+            file: [text for other, text in sorted(round_.ruled_out) if other == file] for file, _ in round_.ruled_out
+        }
         tables.write(
             RULED_OUT, ("path", "label"), [(name, text) for file, name in named for text in texts.get(file, ())]
         )
     else:
         tables.remove(RULED_OUT)
     unread = {name for name, _ in embedded.skipped}
-    if unread & {dataset.sample_ids[place] for place in this.labels}:
+    if unread & {dataset.sample_ids[position] for position in round_.labels}:
         write_labels(tables, dataset, known, unread)
     if unread:
-        readable = {place: text for place, text in this.labels.items() if dataset.sample_ids[place] not in unread}
-        this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
-        if not 1 < len(readable) < this.num_photos:
-            this.record["answer"] = None
-    this = _link_earlier_round(this, [this.folder / name for name in _existing_stores(record, this.folder)], dataset)
-    if this.previous is not None:
-        current_progress().message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
-    steps = _build_steps(config, this)
+        readable = {
+            position: text for position, text in round_.labels.items() if dataset.sample_ids[position] not in unread
+        }
+        round_ = replace(round_, labels=readable, num_photos=len(dataset) - len(unread))
+        if not 1 < len(readable) < round_.num_photos:
+            round_.entry["answer"] = None
+    round_ = _link_earlier_round(
+        round_, [round_.folder / name for name in _existing_stores(record, round_.folder)], dataset
+    )
+    if round_.compare_new_photos_with is not None:
+        current_progress().message(
+            f"novel photos: comparing photos added since {round_.compare_new_photos_with.name} with earlier ones"
+        )
+    steps = _build_steps(config, round_)
     apart: dict[str, BaseConfig] = {}
     if len(dataset) >= _MIN_FOR_PROCESS:
-        waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
-        apart = {name: _write_beside(steps[name]) for name in waiting}
+        waiting = [
+            name for name in _BACKGROUND_STEPS if _read_finished_values(record, round_, name, steps[name]) is None
+        ]
+        apart = {name: _with_temporary_table(steps[name]) for name in waiting}
     with run_in_background(_run, apart) as running:
-        told |= {
-            name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
+        step_values |= {
+            name: _do_step(record, round_, name, step, tables, running)
+            for name, step in steps.items()
+            if name != "embed"
         }
     for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
         if undone not in steps:  # left by an earlier run; their labels are in given.csv
             tables.remove(*files)
-    old = [this.folder / name for name in _existing_stores(record, this.folder) if name != this.store.name]
-    result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
-    record.record_suggested_photos(told.get("suggest", {}))
+    old = [round_.folder / name for name in _existing_stores(record, round_.folder) if name != round_.store.name]
+    result = write_summary(config, round_.store, old, round_.entry, step_values, round_.last_predictions, tables)
+    record.record_suggested_photos(step_values.get("suggest", {}))
     record.write()
     return result
 
 
-def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
-    groups, answer = str(this.record["groups"]), this.record["answer"]
-    folder, given = this.folder, this.labels_csv
+def _build_steps(config: StartConfig, round_: _Round) -> dict[str, BaseConfig]:
+    groups, answer = str(round_.entry["groups"]), round_.entry["answer"]
+    folder, given = round_.folder, round_.labels_csv
     shared: dict[str, Any] = {"seed": config.seed}
-    backbone, described = _choose_network(config, this.described)
+    backbone, described = _choose_network(config, round_.copy_embeddings_from)
     steps: dict[str, BaseConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
@@ -519,72 +542,75 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
             pretrained=backbone not in ("auto", "pixels"),
             max_bad=_MAX_UNREADABLE,
             reuse=None if described is None else (described,),
-            out=this.store,
+            out=round_.store,
             **shared,
         )
     }
     earlier: dict[str, Any] = {}
-    if this.before is not None:
-        earlier = {"previous": folder / str(this.before["store"]), "previous_result": this.before["groups"]}
-        if this.answered is not None and this.answered[0] == earlier["previous"]:
-            earlier["previous_answers"] = this.answered[1]
-    named = {"index": this.store, "split": "all", "result": groups, "overwrite": True, **earlier, **shared}
+    if round_.keep_group_ids_of is not None:
+        earlier = {
+            "previous": folder / str(round_.keep_group_ids_of["store"]),
+            "previous_result": round_.keep_group_ids_of["groups"],
+        }
+        if round_.last_predictions is not None and round_.last_predictions[0] == earlier["previous"]:
+            earlier["previous_answers"] = round_.last_predictions[1]
+    named = {"index": round_.store, "split": "all", "result": groups, "overwrite": True, **earlier, **shared}
     # if all photos are labeled, the classes are known
-    known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
+    known = len(set(round_.labels.values())) if len(round_.labels) == round_.num_photos else None
     number = known or config.num_classes
     new = config.new_classes if number is None else "auto"
-    if number is None and new in ("auto", "some") and this.record["suggestions"] is not None:
-        new = str(this.record["suggestions"]["classes"])
+    if number is None and new in ("auto", "some") and round_.entry["suggestions"] is not None:
+        new = str(round_.entry["suggestions"]["classes"])
     steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=number, new_classes=new, **named)
     if answer is not None:
         steps["answer"] = DiscoverAnswerConfig(
-            index=this.store,
+            index=round_.store,
             labels=given,
             grouping=groups,
             result=str(answer),
             min_confidence=config.min_confidence,
-            ruled_out=folder / RULED_OUT if this.ruled_out else None,
-            previous=None if this.answered is None else this.answered[0],
-            previous_result=None if this.answered is None else this.answered[1],
+            ruled_out=folder / RULED_OUT if round_.ruled_out else None,
+            previous=None if round_.last_predictions is None else round_.last_predictions[0],
+            previous_result=None if round_.last_predictions is None else round_.last_predictions[1],
             overwrite=True,
             **shared,
         )
-    if len(this.labels) < this.num_photos:
+    if len(round_.labels) < round_.num_photos:
         steps["suggest"] = SuggestConfig(
-            index=this.store,
+            index=round_.store,
             labels=given,
             result=str(answer or groups),
             out=folder / NEXT,
             sheet=folder / NEXT_SHEET,
-            skip=folder / SKIPPED if this.skipped else None,
+            skip=folder / SKIPPED if round_.skipped else None,
             dataset=str(config.photos),
             num_images=config.num_suggestions,
             overwrite=True,
             seed=config.seed,
         )
-    looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True}
+    looked = {"index": round_.store, "dataset": str(config.photos), "overwrite": True}
     if answer is not None and new != "none":
         steps["novel photos"] = FindNovelConfig(
             answer=str(answer),
-            previous=this.previous,
-            skip=folder / SEEN if this.seen else None,
+            previous=round_.compare_new_photos_with,
+            skip=folder / SEEN if round_.seen else None,
             out=folder / NOVEL,
             sheet=folder / NOVEL_SHEET,
             num_images=_NOVEL_PHOTOS,
             **looked,
         )
-    cache = folder / "duplicates.npz" if this.num_photos <= _MAX_CACHED else None
+    cache = folder / "duplicates.npz" if round_.num_photos <= _MAX_CACHED else None
     steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, cache=cache, **looked)
     steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
-    if 1 < len(set(this.labels.values())) < len(this.labels):
-        steps[_CHECKING] = FindMislabeledConfig(index=this.store, labels=given, out=folder / CHECK, overwrite=True)
+    if 1 < len(set(round_.labels.values())) < len(round_.labels):
+        steps[_CHECKING] = FindMislabeledConfig(index=round_.store, labels=given, out=folder / CHECK, overwrite=True)
     steps["report"] = ReportConfig(
-        index=this.store,
+        index=round_.store,
         labels=given,
         result=str(answer or groups),
         tables=folder,
         out=folder / REPORT,
-        projection="tsne" if this.num_photos <= _MAX_BY_TSNE else "pca",
+        projection="tsne" if round_.num_photos <= _MAX_BY_TSNE else "pca",
         dataset=str(config.photos),
         overwrite=True,
         seed=config.seed,
@@ -597,42 +623,42 @@ def build_command_line(config: BaseConfig) -> str:
     return shlex.join(("labelkit", *build_command_words(config)))
 
 
-def _step_inputs(this: _Round, name: str) -> dict[str, object]:
+def _step_inputs(round_: _Round, name: str) -> dict[str, object]:
     """Return the inputs of a step besides its options: photos, labels, and skipped, seen and confirmed photos."""
     if name in ("embed", "duplicates", "odd"):
-        return {"photos": this.record["photos"]}
-    skipped, seen, confirmed = list(this.skipped), list(this.seen), sorted(this.confirmed.items())
+        return {"photos": round_.entry["photos"]}
+    skipped, seen, confirmed = list(round_.skipped), list(round_.seen), sorted(round_.confirmed.items())
     left: dict[str, list[object]] = {"suggest": [skipped], "novel photos": [seen], _CHECKING: [confirmed]}
     mine = [skipped, seen, confirmed] if name == "report" else left.get(name, [])
-    return {"round": this.record["inputs"], **({"left": mine} if any(mine) else {})}
+    return {"round": round_.entry["inputs"], **({"left": mine} if any(mine) else {})}
 
 
-def _done(record: StartRecord, this: _Round, name: str, config: BaseConfig) -> dict[str, Any] | None:
-    return record.read_finished_values(*_step_key(this, name, config), _step_inputs(this, name))
+def _read_finished_values(record: StartRecord, round_: _Round, name: str, config: BaseConfig) -> dict[str, Any] | None:
+    return record.read_finished_values(*_step_key(round_, name, config), _step_inputs(round_, name))
 
 
-def _write_beside(config: BaseConfig) -> BaseConfig:
+def _with_temporary_table(config: BaseConfig) -> BaseConfig:
     """Let a step write its table next to the existing table, which the user may edit while the step runs."""
     out = Path(getattr(config, "out", ""))
     return config.model_copy(update={"out": out.with_name(f".{out.name}")}) if out.suffix == ".csv" else config
 
 
-def _step_key(this: _Round, name: str, config: BaseConfig) -> tuple[str, str]:
+def _step_key(round_: _Round, name: str, config: BaseConfig) -> tuple[str, str]:
     """Return the name and command under which a step is recorded, independent of the folder's location.
 
     For embed, it does not matter from which store embeddings were copied. The report page contains links to the photos.
     """
     if name == "embed":
-        return this.store.name, "embed"
+        return round_.store.name, "embed"
     if name != "report" and "dataset" in type(config).model_fields:
         config = config.model_copy(update={"dataset": None})
-    inside = str(this.folder / "x")[:-1]
+    inside = str(round_.folder / "x")[:-1]
     return name, shlex.join(word.removeprefix(inside) for word in build_command_words(config))
 
 
 def _do_step(
     record: StartRecord,
-    this: _Round,
+    round_: _Round,
     name: str,
     config: BaseConfig,
     tables: GeneratedTables,
@@ -640,18 +666,18 @@ def _do_step(
 ) -> dict[str, Any]:
     """Run a step unless it is finished, or wait for it if it runs in the background; return the reported values."""
     progress = current_progress()
-    found = _done(record, this, name, config)
+    found = _read_finished_values(record, round_, name, config)
     if found is not None:
         progress.message(f"{name}: already done")
         return found | ({"already_done": True} if name == "embed" else {})
     started = time.monotonic()
-    beside = _write_beside(config)
+    beside = _with_temporary_table(config)
     out, made = (Path(getattr(one, "out", "")) for one in (config, beside))
     result = running[name]() if name in running else _run(beside)
     values = to_json_types(result.to_json())
     assert isinstance(values, dict)
     if name == _CHECKING:
-        remove_confirmed_labels(made, values, this.confirmed)
+        remove_confirmed_labels(made, values, round_.confirmed)
     files = [out if path == made else path for path in result.paths if path.exists()]
     if made != out:
         values["csv"] = str(out)
@@ -659,7 +685,7 @@ def _do_step(
             return values
     if name != "report":
         record.steps.pop("report", None)  # the page shows the results of this step
-    record.record_step(*_step_key(this, name, config), _step_inputs(this, name), files, values)
+    record.record_step(*_step_key(round_, name, config), _step_inputs(round_, name), files, values)
     took = "done in the background" if name in running else f"{time.monotonic() - started:.0f} s"
     progress.message(f"{name}: {took}")
     return values
@@ -683,17 +709,17 @@ def _run(config: BaseConfig) -> CommandResult:
     return result
 
 
-def _estimate_time(config: BaseConfig, this: _Round, dataset: ImageDataset, record: StartRecord) -> float | None:
+def _estimate_time(config: BaseConfig, round_: _Round, dataset: ImageDataset, record: StartRecord) -> float | None:
     """Estimate the minutes to embed the remaining photos; ``None`` if there are only a few.
 
     The speed is that of earlier runs with the same network, or measured on a few photos, for which torch is loaded.
     """
     assert isinstance(config, EmbedConfig)
-    there = set() if this.described is None else set(open_store(this.described).sample_ids)
+    there = set() if round_.copy_embeddings_from is None else set(open_store(round_.copy_embeddings_from).sample_ids)
     missing = sum(name not in there for name in dataset.sample_ids)
     if there and missing <= _FEW_LATER:
         return None
-    stores = {str(entry["store"]) for entry in record.rounds if entry["backbone"] == this.record["backbone"]}
+    stores = {str(entry["store"]) for entry in record.rounds if entry["backbone"] == round_.entry["backbone"]}
     speeds = [record.steps[name]["values"].get("images_per_second") or 0.0 for name in stores & record.steps.keys()]
     # a run that embedded a few photos was slowed by its start
     if config.reuse is not None and (speed := max(speeds, default=0.0)) > 0:
