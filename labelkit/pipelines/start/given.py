@@ -63,15 +63,15 @@ class CollectedLabels:
         files: SHA-256 of the photo at each of these positions, in hex; empty if it cannot be read.
         missing: labels of missing photos.
         num_moved: number of labels whose photos have moved to another path.
-        outdated: by path, labels that moved with a photo or were corrected in a table of ``start``, in this run
-            or earlier; a table of the user may still contain them.
+        superseded_labels: by path, labels that a table of the user may still contain although the photo has moved or
+            the label was corrected, in this run or earlier.
     """
 
     by_position: dict[int, str]
     files: dict[int, str]
     missing: list[TableLabel]
     num_moved: int
-    outdated: dict[str, list[str]]
+    superseded_labels: dict[str, list[str]]
 
 
 def collect_labels(
@@ -81,7 +81,7 @@ def collect_labels(
     label_column: str | None,
     stores: Sequence[EmbeddingStore],
     *,
-    last_outdated: Mapping[str, Sequence[str]],
+    superseded_labels: Mapping[str, Sequence[str]],
     checked: Mapping[str, str],
     corrected: Sequence[TableLabel],
     browser_labels: Sequence[TableLabel],
@@ -95,7 +95,7 @@ def collect_labels(
         dataset: the photos.
         label_column: name of the label column in the CSVs of the user; ``None`` for the usual one.
         stores: stores of earlier runs, newest first, which record the file at each path.
-        last_outdated: ``outdated`` of the last run, see :class:`CollectedLabels`.
+        superseded_labels: those of the last run, see :class:`CollectedLabels`.
         checked: labels by path as written to ``check.csv``; if they differ now, they were corrected, and if they are
             empty, they were removed.
         corrected: labels corrected in ``labels.csv``.
@@ -107,7 +107,7 @@ def collect_labels(
     """
     progress = current_progress()
     position_of = {escape_path(name): position for position, name in enumerate(dataset.sample_ids)}
-    gone_from = {path: set(texts) for path, texts in last_outdated.items()}
+    superseded = {path: set(texts) for path, texts in superseded_labels.items()}
     folder = tables.folder
     read_first = (AWAY_CSV, GIVEN_COPY, GIVEN_CSV, *FILLED)
     kept, last, given, *filled = (_with_files(tables.read(folder / name), stores) for name in read_first)
@@ -120,7 +120,7 @@ def collect_labels(
             "remove labels, delete their lines, not the file"
         )
     elif tables.is_edited_by_user(GIVEN_CSV):
-        _note_changes(given, last, gone_from)
+        _note_changes(given, last, superseded)
     # by path and file, since different photos may have had the same path
     earlier = {(label.path, label.sha256): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()
@@ -135,7 +135,7 @@ def collect_labels(
     ):
         gone = [old for at in removed if (old := earlier.pop(at, None)) is not None]
         for old in gone:
-            gone_from.setdefault(old.path, set()).add(old.text)
+            superseded.setdefault(old.path, set()).add(old.text)
         if gone:
             progress.message(f"{_labels_text(len(gone))} removed in {where}")
 
@@ -144,7 +144,7 @@ def collect_labels(
             old = earlier.get((new.path, new.sha256), new)
             changed[table] += old.text != new.text
             if old.text != new.text and table in own:
-                gone_from.setdefault(old.path, set()).add(old.text)
+                superseded.setdefault(old.path, set()).add(old.text)
             earlier[new.path, new.sha256] = new
 
     for path, written in zip(own, filled, strict=True):
@@ -156,7 +156,7 @@ def collect_labels(
             fresh, written = _labels_of_folders(dataset), []
         else:
             is_own = path.resolve().parent == folder.resolve()
-            fresh, written = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=is_own)
+            fresh, written = _read_user_table(path, label_column, dataset, stores, superseded, is_own=is_own)
         take(path, written)
         newest |= set(written)
         # the last table takes precedence
@@ -179,29 +179,29 @@ def collect_labels(
     sought = [label for label in strays if not (same_photos and label in known_away)]
     moved, away, edited = _find_moved_photos(strays, sought, newest, position_of, files, stores, known)
     for label in (*moved, *away):
-        gone_from.setdefault(label.path, set()).add(label.text)
+        superseded.setdefault(label.path, set()).add(label.text)
     _report_moved(moved, [label for label in away if label not in known_away], edited, folder)
-    outdated = {position_of[path]: texts for path, texts in gone_from.items() if path in position_of}
+    superseded_at = {position_of[path]: texts for path, texts in superseded.items() if path in position_of}
     class_table: dict[str, Path] = {}
     for path in user_tables:
         fresh = {position: text for position, (text, table) in placed.items() if table == path}
-        fresh = _drop_outdated(path, fresh, outdated, known, folder)
+        fresh = _drop_superseded(path, fresh, superseded_at, known, folder)
         changed[path] += _show_changes(path, fresh, known, dataset.sample_ids)
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
         progress.warning(f"{path}: {_labels_text(count)} for photos that had another label; the new labels are used")
     _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN_CSV, last)
-    gone_texts = {path: sorted(texts) for path, texts in sorted(gone_from.items())}
-    return CollectedLabels(known, {at: files.digest(at) for at in known}, away, len(moved), gone_texts)
+    texts_by_path = {path: sorted(texts) for path, texts in sorted(superseded.items())}
+    return CollectedLabels(known, {at: files.digest(at) for at in known}, away, len(moved), texts_by_path)
 
 
-def _note_changes(given: Sequence[TableLabel], last: Sequence[TableLabel], gone_from: dict[str, set[str]]) -> None:
+def _note_changes(given: Sequence[TableLabel], last: Sequence[TableLabel], superseded: dict[str, set[str]]) -> None:
     """Record which labels the user has changed or removed in ``given.csv`` since the last run."""
     now = {label.path: label.text for label in given}
     differing = {label.path: label.text for label in last if now.get(label.path) != label.text}
     for name, text in differing.items():
-        gone_from.setdefault(name, set()).add(text)
+        superseded.setdefault(name, set()).add(text)
     if differing:
         absent = len(differing.keys() - now.keys())
         current_progress().message(f"{GIVEN_CSV}: {_labels_text(absent)} removed, {len(differing) - absent} changed")
@@ -243,11 +243,11 @@ def _report_moved(
         )
 
 
-def _drop_outdated(
-    table: Path, fresh: dict[int, str], outdated: Mapping[int, Set[str]], known: Mapping[int, str], folder: Path
+def _drop_superseded(
+    table: Path, fresh: dict[int, str], superseded: Mapping[int, Set[str]], known: Mapping[int, str], folder: Path
 ) -> dict[int, str]:
     """Drop labels of a user's table that belong to an earlier photo at the same path, or that were corrected since."""
-    stale = {at for at, text in fresh.items() if text in outdated.get(at, ()) and text != known.get(at)}
+    stale = {at for at, text in fresh.items() if text in superseded.get(at, ()) and text != known.get(at)}
     if stale:
         current_progress().warning(
             f"{table}: {_labels_text(len(stale))} ignored, because the photos or labels have been corrected, deleted "
@@ -302,7 +302,7 @@ def _read_user_table(
     label_column: str | None,
     dataset: ImageDataset,
     stores: Sequence[EmbeddingStore],
-    left: Mapping[str, Set[str]],
+    superseded: Mapping[str, Set[str]],
     *,
     is_own: bool,
 ) -> tuple[dict[int, str], list[TableLabel]]:
@@ -324,7 +324,7 @@ def _read_user_table(
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
         were, _ = match_paths(unknown, former, table=labels, root=dataset.root, complete=False)
         gone = [TableLabel(escape_path(former[position]), texts.pop(name), "") for name, position in were.items()]
-        with_digest += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
+        with_digest += _with_files([one for one in gone if one.text not in superseded.get(one.path, ())], stores)
     return match_label_paths(labels, texts, images) if texts else {}, with_digest
 
 

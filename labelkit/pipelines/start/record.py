@@ -32,7 +32,8 @@ class StartRecord(BaseModel):
             ``backbone``, ``new_classes``, ``store``, the names of its results, ``groups`` and ``answer``, and
             ``suggestions``, the number of new classes estimated from the labels of suggested photos.
         suggested: paths of the photos suggested so far, the latest last.
-        left: by path, labels of photos that have since moved to another path.
+        superseded_labels: by path, labels that a table of the user may still contain although the photo has moved or
+            the label was corrected; the key in the file is ``left``.
         tables: by name, SHA-256 of each table as it was written.
         confirmed: by path and by SHA-256 in hex, labels that were corrected in ``labels.csv`` or listed in an edited
             ``check.csv``.
@@ -45,7 +46,7 @@ class StartRecord(BaseModel):
     rounds: list[dict[str, Any]] = []
     suggested: list[str] = []
     steps: dict[str, dict[str, Any]] = {}
-    left: dict[str, list[str]] = {}
+    superseded_labels: dict[str, list[str]] = Field({}, alias="left")
     tables: dict[str, str] = {}
     confirmed: dict[str, str] = {}
     call: dict[str, Any] = {}
@@ -106,7 +107,7 @@ class StartRecord(BaseModel):
 
     def write(self) -> None:
         """Write the record of finished steps to ``start.json``."""
-        commit_json(self.path, self.model_dump())
+        commit_json(self.path, self.model_dump(by_alias=True))
 
 
 def remove_confirmed_labels(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:

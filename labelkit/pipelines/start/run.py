@@ -192,7 +192,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
         dataset,
         config.label_column,
         stores,
-        last_outdated=record.left,
+        superseded_labels=record.superseded_labels,
         checked={one["path"]: one["label"] for one in checked},
         corrected=corrected,
         browser_labels=browser,
@@ -244,7 +244,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
         return _describe_dry_run(dataset, labels, minutes, steps)
     if round_.entry not in record.rounds:
         record.rounds.append(round_.entry)
-    record.left = known.outdated
+    record.superseded_labels = known.superseded_labels
     record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _NOT_REMEMBERED}
     record.call["photos_at"] = str(config.photos.resolve())
     record.write()
