@@ -60,6 +60,7 @@ class CollectedLabels:
 
     Attributes:
         by_position: labels by position of the photo in the listing.
+        by_path: the same labels by escaped path.
         files: SHA-256 of the photo at each of these positions, in hex; empty if it cannot be read.
         missing: labels of missing photos.
         num_moved: number of labels whose photos have moved to another path.
@@ -68,6 +69,7 @@ class CollectedLabels:
     """
 
     by_position: dict[int, str]
+    by_path: dict[str, str]
     files: dict[int, str]
     missing: list[TableLabel]
     num_moved: int
@@ -193,7 +195,8 @@ def collect_labels(
         progress.warning(f"{path}: {_labels_text(count)} for photos that had another label; the new labels are used")
     _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN_CSV, last)
     texts_by_path = {path: sorted(texts) for path, texts in sorted(superseded.items())}
-    return CollectedLabels(known, {at: files.digest(at) for at in known}, away, len(moved), texts_by_path)
+    by_path = {escape_path(dataset.sample_ids[position]): text for position, text in known.items()}
+    return CollectedLabels(known, by_path, {at: files.digest(at) for at in known}, away, len(moved), texts_by_path)
 
 
 def _note_changes(given: Sequence[TableLabel], last: Sequence[TableLabel], superseded: dict[str, set[str]]) -> None:
