@@ -107,50 +107,29 @@ def collect_labels(
     Raises:
         DatasetError: a file cannot be used, or lists photos that are missing and were not in an earlier run.
     """
-    progress = current_progress()
+    progress, folder = current_progress(), tables.folder
     position_of = {escape_path(name): position for position, name in enumerate(dataset.sample_ids)}
-    superseded = {path: set(texts) for path, texts in superseded_labels.items()}
-    folder = tables.folder
-    read_first = (AWAY_CSV, GIVEN_COPY, GIVEN_CSV, *FILLED)
-    kept, last, given, *filled = (_with_files(tables.read(folder / name), stores) for name in read_first)
-    filled[-1] = [label for label in filled[-1] if label.text != checked.get(label.path)]
-    known_away = set(kept)
+    kept, last, given = (_with_files(tables.read(folder / name), stores) for name in (AWAY_CSV, GIVEN_COPY, GIVEN_CSV))
+    filled = {name: _with_files(tables.read(folder / name), stores) for name in FILLED}
+    filled[CHECK] = [label for label in filled[CHECK] if label.text != checked.get(label.path)]
+    filled[LABELS] = _with_files(corrected, stores)
+    filled["the browser"] = [label for label in browser_labels if label.text]
+    own_tables = {folder / name: labels for name, labels in filled.items()}
     if last and tables.is_missing(GIVEN_CSV):
         given = last
         progress.warning(
             f"{folder / GIVEN_CSV} is missing or empty: {_labels_text(len(given))} restored from the last run; to "
             "remove labels, delete their lines, not the file"
         )
-    elif tables.is_edited_by_user(GIVEN_CSV):
-        _note_changes(given, last, superseded)
-    # by path and file, since different photos may have had the same path
-    earlier = {(label.path, label.sha256): label for label in (*kept, *given)}
-    changed: Counter[Path] = Counter()
-    own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
-    filled.append(_with_files(corrected, stores))
-    filled.append([label for label in browser_labels if label.text])
+    merge = _LabelMerge(superseded_labels, (*kept, *given))
+    if given is not last and tables.is_edited_by_user(GIVEN_CSV):
+        _note_changes(given, last, merge.superseded)
+    merge.remove("the browser", [(label.path, label.sha256) for label in browser_labels if not label.text])
     read = tables.read_with_empty(folder / CHECK) if tables.is_edited_by_user(CHECK) else {}
-    emptied = {path for path, text in read.items() if not text}
-    for where, removed in (
-        ("the browser", [(label.path, label.sha256) for label in browser_labels if not label.text]),
-        (CHECK, [at for at, one in earlier.items() if one.path in emptied and one.text == checked.get(one.path)]),
-    ):
-        gone = [old for at in removed if (old := earlier.pop(at, None)) is not None]
-        for old in gone:
-            superseded.setdefault(old.path, set()).add(old.text)
-        if gone:
-            progress.message(f"{_labels_text(len(gone))} removed in {where}")
-
-    def take(table: Path, written: Sequence[TableLabel]) -> None:
-        for new in written:
-            old = earlier.get((new.path, new.sha256), new)
-            changed[table] += old.text != new.text
-            if old.text != new.text and table in own:
-                superseded.setdefault(old.path, set()).add(old.text)
-            earlier[new.path, new.sha256] = new
-
-    for path, written in zip(own, filled, strict=True):
-        take(path, written)
+    emptied = {(path, checked.get(path)) for path, text in read.items() if not text}
+    merge.remove(CHECK, [at for at, label in merge.by_photo.items() if (label.path, label.text) in emptied])
+    for table, written in own_tables.items():
+        merge.apply(table, written, is_own=True)
     placed: dict[int, tuple[str, Path]] = {}
     newest: set[TableLabel] = set()
     for path in user_tables:
@@ -158,45 +137,60 @@ def collect_labels(
             fresh, written = _labels_of_folders(dataset), []
         else:
             is_own = path.resolve().parent == folder.resolve()
-            fresh, written = _read_user_table(path, label_column, dataset, stores, superseded, is_own=is_own)
-        take(path, written)
+            fresh, written = _read_user_table(path, label_column, dataset, stores, merge.superseded, is_own=is_own)
+        merge.apply(path, written, is_own=path in own_tables)
         newest |= set(written)
         # the last table takes precedence
         again = {position_of.get(label.path) for label in written}
         placed = {position: one for position, one in placed.items() if position not in again}
         placed |= {position: (text, path) for position, text in fresh.items()}
-    fresh_paths = {label.path for written in filled for label in written}
-    noted = {
-        position_of[one.path]: one.sha256 for one in given if one.path in position_of and one.path not in fresh_paths
-    }
-    files = _PhotoDigests(dataset, {position: file for position, file in noted.items() if file and same_photos})
-    known: dict[int, str] = {}
-    strays: list[TableLabel] = []
-    for label in earlier.values():
-        position = position_of.get(label.path)
-        if position is None or (label.sha256 and files.digest(position) not in (label.sha256, "")):
-            strays.append(label)
-        else:
-            known[position] = label.text
-    sought = [label for label in strays if not (same_photos and label in known_away)]
-    moved, away, edited = _find_moved_photos(strays, sought, newest, position_of, files, stores, known)
+    noted = position_of.keys() - {label.path for labels in filled.values() for label in labels}
+    unchanged = [one for one in given if same_photos and one.sha256 and one.path in noted]
+    files = _PhotoDigests(dataset, {position_of[one.path]: one.sha256 for one in unchanged})
+    known_away = set(kept)
+    not_sought = known_away if same_photos else set()
+    known, moved, away, edited = _locate_photos(merge.by_photo.values(), not_sought, newest, position_of, files, stores)
     for label in (*moved, *away):
-        superseded.setdefault(label.path, set()).add(label.text)
+        merge.superseded[label.path].add(label.text)
     _report_moved(moved, [label for label in away if label not in known_away], edited, folder)
-    superseded_at = {position_of[path]: texts for path, texts in superseded.items() if path in position_of}
+    superseded_at = {position_of[path]: texts for path, texts in merge.superseded.items() if path in position_of}
     class_table: dict[str, Path] = {}
     for path in user_tables:
         fresh = {position: text for position, (text, table) in placed.items() if table == path}
         fresh = _drop_superseded(path, fresh, superseded_at, known, folder)
-        changed[path] += _show_changes(path, fresh, known, dataset.sample_ids)
+        merge.num_changed[path] += _show_changes(path, fresh, known, dataset.sample_ids)
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
-    for path, count in (+changed).items():
+    for path, count in (+merge.num_changed).items():
         progress.warning(f"{path}: {_labels_text(count)} for photos that had another label; the new labels are used")
     _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN_CSV, last)
-    texts_by_path = {path: sorted(texts) for path, texts in sorted(superseded.items())}
+    texts_by_path = {path: sorted(texts) for path, texts in sorted(merge.superseded.items())}
     by_path = {escape_path(dataset.sample_ids[position]): text for position, text in known.items()}
     return CollectedLabels(known, by_path, {at: files.digest(at) for at in known}, away, len(moved), texts_by_path)
+
+
+class _LabelMerge:
+    """Latest label by path and file digest, since different photos may have had the same path."""
+
+    def __init__(self, superseded: Mapping[str, Iterable[str]], labels: Iterable[TableLabel]) -> None:
+        self.superseded = defaultdict(set, {path: set(texts) for path, texts in superseded.items()})
+        self.by_photo = {(label.path, label.sha256): label for label in labels}
+        self.num_changed = Counter[Path]()
+
+    def remove(self, where: str, photos: Iterable[tuple[str, str]]) -> None:
+        gone = [old for photo in photos if (old := self.by_photo.pop(photo, None)) is not None]
+        for old in gone:
+            self.superseded[old.path].add(old.text)
+        if gone:
+            current_progress().message(f"{_labels_text(len(gone))} removed in {where}")
+
+    def apply(self, table: Path, labels: Iterable[TableLabel], *, is_own: bool) -> None:
+        for new in labels:
+            old = self.by_photo.get((new.path, new.sha256), new)
+            self.num_changed[table] += old.text != new.text
+            if old.text != new.text and is_own:
+                self.superseded[old.path].add(old.text)
+            self.by_photo[new.path, new.sha256] = new
 
 
 def _note_changes(given: Sequence[TableLabel], last: Sequence[TableLabel], superseded: dict[str, set[str]]) -> None:
@@ -204,7 +198,7 @@ def _note_changes(given: Sequence[TableLabel], last: Sequence[TableLabel], super
     now = {label.path: label.text for label in given}
     differing = {label.path: label.text for label in last if now.get(label.path) != label.text}
     for name, text in differing.items():
-        superseded.setdefault(name, set()).add(text)
+        superseded[name].add(text)
     if differing:
         absent = len(differing.keys() - now.keys())
         current_progress().message(f"{GIVEN_CSV}: {_labels_text(absent)} removed, {len(differing) - absent} changed")
@@ -331,24 +325,31 @@ def _read_user_table(
     return match_label_paths(labels, texts, images) if texts else {}, with_digest
 
 
-def _find_moved_photos(
-    strays: Sequence[TableLabel],
-    sought: Sequence[TableLabel],
+def _locate_photos(
+    labels: Iterable[TableLabel],
+    not_sought: Set[TableLabel],
     newest: Set[TableLabel],
     position_of: Mapping[str, int],
     files: _PhotoDigests,
     stores: Sequence[EmbeddingStore],
-    known: dict[int, str],
-) -> tuple[list[TableLabel], list[TableLabel], list[TableLabel]]:
-    """Reassign labels whose path is gone or now belongs to another file, unless a file has contradictory labels.
+) -> tuple[dict[int, str], list[TableLabel], list[TableLabel], list[TableLabel]]:
+    """Find the photos of labels; if the path is gone or now belongs to another file, unless the file's labels differ.
 
-    Returns the labels of moved photos, of missing photos, and of edited photos (another file at the same path).
+    Returns labels by position, and the labels of moved photos, of missing photos, and of edited photos (another file at
+    the same path).
     """
+    known: dict[int, str] = {}
+    strays: list[TableLabel] = []
     texts = defaultdict(set)
-    for label in strays:
-        texts[label.sha256].add(label.text)
-    wanted = {label.sha256 for label in sought if label.sha256 and len(texts[label.sha256]) == 1}
-    found = _find_moved_files(wanted, files, stores)
+    for label in labels:
+        position = position_of.get(label.path)
+        if position is None or (label.sha256 and files.digest(position) not in (label.sha256, "")):
+            strays.append(label)
+            texts[label.sha256].add(label.text)
+        else:
+            known[position] = label.text
+    sought = {label.sha256 for label in strays if label not in not_sought and len(texts[label.sha256]) == 1} - {""}
+    found = _find_moved_files(sought, files, stores)
     # photos of any earlier run, which may have returned or been renamed
     described = {digest.tobytes().hex() for store in stores if strays for digest in store.sha256}
     moved: list[TableLabel] = []
@@ -367,7 +368,7 @@ def _find_moved_photos(
         else:
             edited.append(label)
             known.setdefault(position, label.text)
-    return moved, away, edited
+    return known, moved, away, edited
 
 
 def find_skipped_photos(tables: GeneratedTables, name: str, earlier: str, labels: Mapping[str, str]) -> list[str]:
