@@ -21,6 +21,8 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.results import list_result_files
 
 RECORD = "start.json"
+#: names of steps that several modules use
+BROWSER_STEP, CHECK_STEP, NOVEL_STEP = "labels of the browser", "labels to check", "novel photos"
 
 
 class StartRecord(BaseModel):

@@ -54,6 +54,8 @@ from labelkit.pipelines.start.given import (
 )
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import (
+    CHECK_STEP,
+    NOVEL_STEP,
     StartRecord,
     find_last_finished_round,
     remove_confirmed_labels,
@@ -69,7 +71,6 @@ from labelkit.studio.report.options import ReportConfig
 
 DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.png", "next.png"
 
-_CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
 #: steps that only need the embeddings, and minimum number of photos to run them in a separate process
 _BACKGROUND_STEPS, _MIN_FOR_PROCESS = ("duplicates", "odd"), 1000
@@ -193,25 +194,14 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandR
 
 @dataclass
 class _StartRun:
-    """A run of ``start``.
-
-    Attributes:
-        config: options of the command; an answer in the terminal may change them.
-        dataset: the photos.
-        record: contents of ``start.json``.
-        tables: tables in the output folder.
-        stores: stores of earlier rounds, newest first.
-        listing: digest of the photos.
-        browser: last round of the browser session, and its new labels.
-        round: the round of this run, set by ``choose_round``.
-    """
+    """A run of ``start``: options, photos, record, tables, and the stores of earlier rounds, newest first."""
 
     config: StartConfig
     dataset: ImageDataset
     record: StartRecord
     tables: GeneratedTables
     stores: Sequence[EmbeddingStore]
-    round: _Round = field(init=False)
+    round: _Round = field(init=False)  # set by choose_round
 
     def __post_init__(self) -> None:
         self.listing, self.browser = _digest_listing(self.dataset), read_browser_labels(self.record)
@@ -220,7 +210,7 @@ class _StartRun:
         """Collect the user's labels, and record which of them the user has confirmed."""
         record, tables, stores = self.record, self.tables, self.stores
         last = record.rounds[-1] if record.rounds else {}
-        doubtful = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
+        doubtful = record.steps.get(CHECK_STEP, {}).get("values", {}).get("doubtful", [])
         checked = {one["path"]: one["label"] for one in doubtful}
         corrected = find_corrected_labels(tables, record.rounds, record.tables.get(LABELS))
         known = collect_labels(
@@ -375,7 +365,7 @@ class _StartRun:
         del steps["embed"]
         with run_in_background(_run, apart) as running:
             step_values |= {name: self.do_step(name, step, running) for name, step in steps.items()}
-        for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
+        for undone, files in (("suggest", (NEXT, NEXT_SHEET)), (NOVEL_STEP, (NOVEL, NOVEL_SHEET))):
             if undone not in steps:  # left by an earlier run; their labels are in given.csv
                 tables.remove(*files)
         old = [path for path in _list_stores(record) if path != self.round.store]
@@ -411,7 +401,7 @@ class _StartRun:
         result = running[name]() if name in running else _run(beside)
         values = to_json_types(result.to_json())
         assert isinstance(values, dict)
-        if name == _CHECKING:
+        if name == CHECK_STEP:
             remove_confirmed_labels(made, values, self.round.confirmed)
         files = [out if path == made else path for path in result.paths if path.exists()]
         if made != out:
@@ -579,8 +569,8 @@ def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, P
 
 def _build_steps(config: StartConfig, round_: _Round) -> dict[str, BaseConfig]:
     groups, answer = str(round_.entry["groups"]), round_.entry["answer"]
-    folder, given = round_.folder, round_.labels_csv
-    shared: dict[str, Any] = {"seed": config.seed}
+    folder, given, before = round_.folder, round_.labels_csv, round_.keep_group_ids_of
+    last_store, last_answer = round_.last_predictions or (None, None)
     backbone, described = _choose_network(config, round_.copy_embeddings_from)
     steps: dict[str, BaseConfig] = {
         "embed": EmbedConfig(
@@ -593,77 +583,69 @@ def _build_steps(config: StartConfig, round_: _Round) -> dict[str, BaseConfig]:
             max_bad=_MAX_UNREADABLE,
             reuse=None if described is None else (described,),
             out=round_.store,
-            **shared,
+            seed=config.seed,
         )
     }
     earlier: dict[str, Any] = {}
-    if round_.keep_group_ids_of is not None:
-        earlier = {
-            "previous": folder / str(round_.keep_group_ids_of["store"]),
-            "previous_result": round_.keep_group_ids_of["groups"],
-        }
-        if round_.last_predictions is not None and round_.last_predictions[0] == earlier["previous"]:
-            earlier["previous_answers"] = round_.last_predictions[1]
-    named = {"index": round_.store, "split": "all", "result": groups, "overwrite": True, **earlier, **shared}
+    if before is not None:
+        earlier = {"previous": folder / str(before["store"]), "previous_result": before["groups"]}
+        if earlier["previous"] == last_store:
+            earlier["previous_answers"] = last_answer
+    stored: dict[str, Any] = {"index": round_.store, "overwrite": True}
+    shown = {**stored, "dataset": str(config.photos)}
+    labeled = {"labels": given, "seed": config.seed}
     # if all photos are labeled, the classes are known
     known = len(set(round_.labels.values())) if len(round_.labels) == round_.num_photos else None
     number = known or config.num_classes
     new = config.new_classes if number is None else "auto"
     if number is None and new in ("auto", "some") and round_.entry["suggestions"] is not None:
         new = str(round_.entry["suggestions"]["classes"])
-    steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=number, new_classes=new, **named)
+    steps["groups"] = DiscoverCategoriesConfig(
+        split="all", result=groups, num_classes=number, new_classes=new, **stored, **labeled, **earlier
+    )
     if answer is not None:
         steps["answer"] = DiscoverAnswerConfig(
-            index=round_.store,
-            labels=given,
             grouping=groups,
             result=str(answer),
             min_confidence=config.min_confidence,
             ruled_out=folder / RULED_OUT if round_.ruled_out else None,
-            previous=None if round_.last_predictions is None else round_.last_predictions[0],
-            previous_result=None if round_.last_predictions is None else round_.last_predictions[1],
-            overwrite=True,
-            **shared,
+            previous=last_store,
+            previous_result=last_answer,
+            **stored,
+            **labeled,
         )
     if len(round_.labels) < round_.num_photos:
         steps["suggest"] = SuggestConfig(
-            index=round_.store,
-            labels=given,
             result=str(answer or groups),
             out=folder / NEXT,
             sheet=folder / NEXT_SHEET,
             skip=folder / SKIPPED if round_.skipped else None,
-            dataset=str(config.photos),
             num_images=config.num_suggestions,
-            overwrite=True,
-            seed=config.seed,
+            **shown,
+            **labeled,
         )
-    looked = {"index": round_.store, "dataset": str(config.photos), "overwrite": True}
     if answer is not None and new != "none":
-        steps["novel photos"] = FindNovelConfig(
+        steps[NOVEL_STEP] = FindNovelConfig(
             answer=str(answer),
             previous=round_.compare_new_photos_with,
             skip=folder / SEEN if round_.seen else None,
             out=folder / NOVEL,
             sheet=folder / NOVEL_SHEET,
             num_images=_NOVEL_PHOTOS,
-            **looked,
+            **shown,
         )
     cache = folder / "duplicates.npz" if round_.num_photos <= _MAX_CACHED else None
-    steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, cache=cache, **looked)
-    steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
+    steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, cache=cache, **shown)
+    steps["odd"] = FindOddConfig(out=folder / ODD, **shown)
     if 1 < len(set(round_.labels.values())) < len(round_.labels):
-        steps[_CHECKING] = FindMislabeledConfig(index=round_.store, labels=given, out=folder / CHECK, overwrite=True)
+        steps[CHECK_STEP] = FindMislabeledConfig(labels=given, out=folder / CHECK, **stored)
     steps["report"] = ReportConfig(
-        index=round_.store,
-        labels=given,
         result=str(answer or groups),
         tables=folder,
         out=folder / REPORT,
         projection="tsne" if round_.num_photos <= _MAX_BY_TSNE else "pca",
-        dataset=str(config.photos),
-        overwrite=True,
-        seed=config.seed,
+        **shown,
+        **labeled,
     )
     return steps
 
@@ -690,7 +672,7 @@ def _describe_step(round_: _Round, name: str, config: BaseConfig) -> tuple[str, 
         return round_.store.name, "embed", inputs
     if name not in _BACKGROUND_STEPS:
         skipped, seen, confirmed = list(round_.skipped), list(round_.seen), sorted(round_.confirmed.items())
-        left: dict[str, list[object]] = {"suggest": [skipped], "novel photos": [seen], _CHECKING: [confirmed]}
+        left: dict[str, list[object]] = {"suggest": [skipped], NOVEL_STEP: [seen], CHECK_STEP: [confirmed]}
         mine = [skipped, seen, confirmed] if name == "report" else left.get(name, [])
         inputs = {"round": round_.entry["inputs"], **({"left": mine} if any(mine) else {})}
     if name != "report" and "dataset" in type(config).model_fields:

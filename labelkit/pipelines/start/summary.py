@@ -17,6 +17,7 @@ from labelkit.files import sha256_file
 from labelkit.formatting import join_first_few
 from labelkit.pipelines.start.given import GIVEN_CSV, LABELS, NEXT, GeneratedTables, TableLabel
 from labelkit.pipelines.start.options import StartConfig
+from labelkit.pipelines.start.record import CHECK_STEP, NOVEL_STEP
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -203,7 +204,7 @@ def _found_table(
     )
     classes = len({row[1] for row in rows if row[2] == "given"})
     yours = f"in {classes} {'class' if classes == 1 else 'classes'}"
-    if step_values.get("labels to check", {}).get("doubtful_labels"):
+    if step_values.get(CHECK_STEP, {}).get("doubtful_labels"):
         yours += "; check.csv lists those to check first: correct wrong labels, and delete the other lines"
     lines: list[list[Cell]] = [["labeled by you", counts["given"], yours]]
     if "answer" in step_values:
@@ -213,7 +214,7 @@ def _found_table(
     elif counts["given"] < len(rows):
         number = len({row[1] for row in rows if row[2] != "given"})
         lines.append(["grouped", len(rows) - counts["given"], f"in {number} groups"])
-    novel = step_values.get("novel photos", {})
+    novel = step_values.get(NOVEL_STEP, {})
     if novel.get("in_new_groups"):
         count = len(novel["new_groups"])
         unsure = novel["unsure_in_new_groups"]
@@ -296,7 +297,7 @@ def _next_sentences(
         said.append("A single label cannot distinguish classes: photos are grouped, but have no predictions.")
     elif not step_values["answer"]["calibration"]["labels"]:
         said.append("No class has two labels yet: every photo has a best guess, but its reliability is unknown.")
-    said += _later_sentence(step_values.get("novel photos", {}), table.parent)
+    said += _later_sentence(step_values.get(NOVEL_STEP, {}), table.parent)
     suggested = step_values["suggest"]
     like_them, wrong = suggested["like_them"], suggested["like_them_wrong"]
     why = ""
