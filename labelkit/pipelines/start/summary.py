@@ -20,7 +20,7 @@ from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import CHECK_STEP, NOVEL_STEP
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import csv_bytes
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore, match_rows_by_file, open_store
 from labelkit.store.results import read_result
 
 COLUMNS = ("path", "label", "kind", "confidence", "best_class", "best_confidence", "group", "new_chance")
@@ -396,19 +396,10 @@ def compare_predictions(
         longer unsure (``now_answered``), that have become unsure (``now_unsure``), that have been ``labeled`` since
         with a class that had labels then, and how many of these had been ``guessed_right``.
     """
-    digests_then = [digest.tobytes() for digest in earlier_store.sha256]
-    # among copies, prefer the one with the same path, then the first
-    then = {
-        (digest, ""): answer
-        for digest, answer in zip(reversed(digests_then), reversed(earlier_predictions), strict=True)
-    }
-    then |= dict(zip(zip(digests_then, earlier_store.sample_ids, strict=True), earlier_predictions, strict=True))
+    found = match_rows_by_file([earlier_store], store.sample_ids, [digest.tobytes() for digest in store.sha256])
+    rows = zip(store.sample_ids, found[:, 1].tolist(), predictions, strict=True)
+    both = [(name, earlier_predictions[row], now) for name, row, now in rows if row >= 0]
     labeled_then = {label for label, kind, _ in earlier_predictions if kind == "given"}
-    both = []
-    for digest, name, now in zip(store.sha256, store.sample_ids, predictions, strict=True):
-        before = then.get((digest.tobytes(), name)) or then.get((digest.tobytes(), ""))
-        if before is not None:
-            both.append((name, before, now))
     named = [
         (before[0], now[0])
         for _, before, now in both
