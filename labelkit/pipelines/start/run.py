@@ -127,11 +127,6 @@ class _Round:
         """Path of the store that contains the embeddings of a round's photos."""
         return self.folder / str(self.entry["store"])
 
-    @property
-    def labels_csv(self) -> Path | None:
-        """Path of the CSV with the labels of the round; ``None`` if there are no labels."""
-        return self.folder / GIVEN_CSV if self.labels else None
-
 
 def start(config: StartConfig) -> CommandResult:
     """Turn a folder of photos into a table of labels by running all unfinished steps, and report the results.
@@ -203,12 +198,10 @@ class _StartRun:
     stores: Sequence[EmbeddingStore]
     round: _Round = field(init=False)  # set by choose_round
 
-    def __post_init__(self) -> None:
-        self.listing, self.browser = _digest_listing(self.dataset), read_browser_labels(self.record)
-
     def collect_labels(self) -> CollectedLabels:
         """Collect the user's labels, and record which of them the user has confirmed."""
         record, tables, stores = self.record, self.tables, self.stores
+        self.listing, self.browser = _digest_listing(self.dataset), read_browser_labels(record)
         last = record.rounds[-1] if record.rounds else {}
         doubtful = record.steps.get(CHECK_STEP, {}).get("values", {}).get("doubtful", [])
         checked = {one["path"]: one["label"] for one in doubtful}
@@ -243,20 +236,22 @@ class _StartRun:
         earlier = [one for one in record.rounds if one is not entry]
         others = [one for one in earlier if one["store"] != entry["store"] and one["backbone"] == entry["backbone"]]
         copies = (path for one in reversed(others) if (path := folder / str(one["store"])).is_file())
+        last = find_last_finished_round([one for one in earlier if one["answer"]], folder, "answer")
+        can_compare = entry["answer"] is not None and not entry.get("alone")
         skipped, seen = (find_skipped_photos(self.tables, a, b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
         hashes = {escape_path(names[position]): digest for position, digest in known.files.items()}
         self.round = _Round(
-            folder,
-            entry,
-            None if entry.get("alone") else find_last_finished_round(earlier, folder, "groups"),
-            next(copies, None),
-            known.by_position,
-            len(names),
-            skipped,
-            seen,
-            record.update_confirmed_labels(now, hashes),
-            ruled_out,
-            _find_last_predictions(earlier, entry, folder),
+            folder=folder,
+            entry=entry,
+            keep_group_ids_of=None if entry.get("alone") else find_last_finished_round(earlier, folder, "groups"),
+            copy_embeddings_from=next(copies, None),
+            labels=known.by_position,
+            num_photos=len(names),
+            skipped=skipped,
+            seen=seen,
+            confirmed=record.update_confirmed_labels(now, hashes),
+            ruled_out=ruled_out,
+            last_predictions=(folder / str(last["store"]), str(last["answer"])) if last and can_compare else None,
         )
 
     def _choose_entry(
@@ -298,9 +293,8 @@ class _StartRun:
         is_embedded = bool(self._read_finished_values("embed", steps["embed"]))
         minutes = None if is_embedded else _estimate_time(steps["embed"], self.round, self.dataset, record)
         if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
-            progress.message(
-                f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps"
-            )
+            text = f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps"
+            progress.message(text)
         for note in self.dataset.notes if config.dry_run or minutes is None else ():  # `embed` shows them otherwise
             progress.message(note)
         return minutes
@@ -354,7 +348,8 @@ class _StartRun:
             self.round = replace(self.round, labels=readable, num_photos=len(names) - len(unread))
             if not 1 < len(readable) < self.round.num_photos:
                 self.round.entry["answer"] = None
-        self.round = _link_earlier_round(self.round, _list_stores(record), self.dataset)
+        old = [path for path in _list_stores(record) if path != self.round.store]
+        self.round = _link_earlier_round(self.round, old, self.dataset)
         if (earlier := self.round.compare_new_photos_with) is not None:
             current_progress().message(f"novel photos: comparing photos added since {earlier.name} with earlier ones")
         steps = _build_steps(self.config, self.round)
@@ -368,7 +363,6 @@ class _StartRun:
         for undone, files in (("suggest", (NEXT, NEXT_SHEET)), (NOVEL_STEP, (NOVEL, NOVEL_SHEET))):
             if undone not in steps:  # left by an earlier run; their labels are in given.csv
                 tables.remove(*files)
-        old = [path for path in _list_stores(record) if path != self.round.store]
         entry, last = self.round.entry, self.round.last_predictions
         result = write_summary(self.config, self.round.store, old, entry, step_values, last, tables)
         record.record_suggested_photos(step_values.get("suggest", {}))
@@ -535,22 +529,10 @@ def _link_earlier_round(round_: _Round, stores: Sequence[Path], dataset: ImageDa
         before = None  # only the names are the same, not the photos
     unlabeled = np.array([name not in labeled for name in store.sample_ids])
     for path in stores if round_.entry["answer"] else ():
-        if path.name == round_.store.name:
-            continue
         held = find_images_in_other_store(open_store(path), store)
         if held.any() and int((unlabeled & ~held).sum()) >= _MIN_LATER:
             return replace(round_, keep_group_ids_of=before, compare_new_photos_with=path)
     return replace(round_, keep_group_ids_of=before)
-
-
-def _find_last_predictions(
-    earlier: Sequence[dict[str, Any]], entry: Mapping[str, Any], folder: Path
-) -> tuple[Path, str] | None:
-    """Return the store and predictions of the last round with predictions; ``None`` if they cannot be compared."""
-    last = find_last_finished_round([one for one in earlier if one["answer"]], folder, "answer")
-    if last is None or not entry["answer"] or entry.get("alone"):
-        return None
-    return folder / str(last["store"]), str(last["answer"])
 
 
 def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, Path | None]:
@@ -569,7 +551,8 @@ def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, P
 
 def _build_steps(config: StartConfig, round_: _Round) -> dict[str, BaseConfig]:
     groups, answer = str(round_.entry["groups"]), round_.entry["answer"]
-    folder, given, before = round_.folder, round_.labels_csv, round_.keep_group_ids_of
+    folder, before = round_.folder, round_.keep_group_ids_of
+    given = folder / GIVEN_CSV if round_.labels else None
     last_store, last_answer = round_.last_predictions or (None, None)
     backbone, described = _choose_network(config, round_.copy_embeddings_from)
     steps: dict[str, BaseConfig] = {
@@ -715,9 +698,6 @@ def _estimate_time(config: BaseConfig, round_: _Round, dataset: ImageDataset, re
     if config.reuse is not None and (speed := max(speeds, default=0.0)) > 0:
         return missing / speed / 60
     with use_progress(Progress()):
-        short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
-        result = _run(short)
+        result = _run(config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None}))
     found = result.to_json()["estimated_minutes"]
-    if not isinstance(found, int | float):
-        return None
-    return float(found) * missing / len(dataset)
+    return found * missing / len(dataset) if isinstance(found, int | float) else None
