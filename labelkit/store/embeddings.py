@@ -104,6 +104,27 @@ def _keys_of(text: str) -> NDArray[np.uint64]:
     return np.frombuffer(bytes.fromhex(text), dtype=">u8")
 
 
+def match_rows_by_file(
+    stores: Sequence[EmbeddingStore], sample_ids: Sequence[str], digests: Sequence[bytes | None]
+) -> NDArray[np.int64]:
+    """Match images to rows of stores by the SHA-256 of their files, if known.
+
+    Return (n, 2) int64 store indices and rows, -1 = no match. If several rows have the same file, the row with the same
+    name is preferred, else the first row is used.
+    """
+    first: dict[bytes, tuple[int, int]] = {}
+    named: dict[tuple[bytes, str], tuple[int, int]] = {}
+    for number, store in enumerate(stores):
+        for row, (name, digest) in enumerate(zip(store.sample_ids, store.sha256, strict=True)):
+            first.setdefault(digest.tobytes(), (number, row))
+            named.setdefault((digest.tobytes(), name), (number, row))
+    found = np.full((len(sample_ids), 2), -1, dtype=np.int64)
+    for position, (name, wanted) in enumerate(zip(sample_ids, digests, strict=True)):
+        if wanted is not None and wanted in first:
+            found[position] = named.get((wanted, name), first[wanted])
+    return found
+
+
 def find_differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
     """Find the keys whose values differ between two JSON objects, sorted; nested keys are joined by dots."""
     keys: list[str] = []

@@ -12,7 +12,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
-from labelkit.store.embeddings import EmbeddingStore, find_differing_keys
+from labelkit.store.embeddings import EmbeddingStore, find_differing_keys, match_rows_by_file
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import VIEWS
 
@@ -52,7 +52,7 @@ def plan_reuse(
     planned = replace(plan, reused_from=[store.content_digest for store in stores])
     if extend:
         return _extend(planned, stores, of_files, dataset.name)
-    planned = replace(planned, reused=_match_rows(stores, plan.sample_ids, of_files))
+    planned = replace(planned, reused=match_rows_by_file(stores, plan.sample_ids, of_files))
     current_progress().message(f"{planned.num_reused} of {len(plan.sample_ids)} embeddings are copied, not recomputed")
     return planned
 
@@ -88,7 +88,7 @@ def _extend(
         used = np.isin(np.arange(len(values["class_names"])), values["labels"][labeled])
         values |= {"labeled": labeled, "old_classes": used | np.isin(values["class_names"], _old_names(plan))}
     ids = [plan.sample_ids[row] for row in new]
-    found = _match_rows(stores, ids, [digests[row] for row in new])
+    found = match_rows_by_file(stores, ids, [digests[row] for row in new])
     twice = np.flatnonzero((found[:, 0] == 0) & np.isin(found[:, 1], removed))
     if len(twice):
         then = base.sample_ids[found[twice[0], 1]]
@@ -142,26 +142,6 @@ def _old_names(holder: EmbeddingStore | EmbeddingPlan) -> list[str]:
     if holder.old_classes is None:
         return []
     return [name for name, old in zip(holder.class_names, holder.old_classes, strict=True) if old]
-
-
-def _match_rows(
-    stores: Sequence[EmbeddingStore], sample_ids: Sequence[str], digests: Sequence[bytes | None]
-) -> NDArray[np.int64]:
-    """Match images to rows of stores by file content; return (n, 2) store indices and rows, -1 = no match.
-
-    If several rows have the same content, the row with the same name is preferred, else the first row is used.
-    """
-    first: dict[bytes, tuple[int, int]] = {}
-    named: dict[tuple[bytes, str], tuple[int, int]] = {}
-    for number, store in enumerate(stores):
-        for row, (name, digest) in enumerate(zip(store.sample_ids, store.sha256, strict=True)):
-            first.setdefault(digest.tobytes(), (number, row))
-            named.setdefault((digest.tobytes(), name), (number, row))
-    found = np.full((len(sample_ids), 2), -1, dtype=np.int64)
-    for place, (name, wanted) in enumerate(zip(sample_ids, digests, strict=True)):
-        if wanted is not None and wanted in first:
-            found[place] = named.get((wanted, name), first[wanted])
-    return found
 
 
 def read_columns(

@@ -13,9 +13,9 @@ from labelkit.commands.common.results import CommandResult
 from labelkit.data.tables import read_labeled_rows
 from labelkit.errors import StoreError
 from labelkit.options.base import build_command_words
-from labelkit.pipelines.start.given import GIVEN, SKIPPED, TableLabel
+from labelkit.pipelines.start.given import GIVEN_CSV, SKIPPED, TableLabel
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import StartRecord
+from labelkit.pipelines.start.record import BROWSER_STEP, StartRecord
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import Result, find_free_name, list_results, read_result
@@ -23,8 +23,6 @@ from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import find_newest_session
 from labelkit.studio.label.label import check_server, read_session_labels, serve_labels
 from labelkit.studio.label.options import LabelConfig
-
-_STEP = "labels of the browser"
 
 
 def start_in_browser(
@@ -45,7 +43,7 @@ def start_in_browser(
     for sentence in first["sentences"]:
         current_progress().message(sentence)
     folder, store = Path(first["out"]), Path(first["store"])
-    given = folder / GIVEN
+    given = folder / GIVEN_CSV
     served: dict[str, Any] = {
         "index": store,
         "result": find_free_name(open_store(store), "labels"),
@@ -72,7 +70,7 @@ def start_in_browser(
             raise ValueError("photos have been added, changed or removed: press Ctrl-C, then run the command again")
         return read_result(asking.session.store, str(last["answer"] or last["groups"]))
 
-    StartRecord.read(folder).record_step(_STEP, "", {}, [], noted)
+    StartRecord.read(folder).record_step(BROWSER_STEP, "", {}, [], noted)
     done: Any = serve_labels(label, predict).to_json()
     current_progress().message(f"the server has stopped; updating the tables in {folder}, which takes a while")
     return run_start(config.model_copy(update={"new_classes": later if done["actions"] else said}))
@@ -102,7 +100,7 @@ def read_start_options(config: LabelConfig) -> StartConfig | None:
     newest = folder / str(record.rounds[-1]["store"])
     if not photos.is_dir() or not newest.is_file():
         return None
-    noted = record.steps.get(_STEP, {}).get("values", {}).get("session")
+    noted = record.steps.get(BROWSER_STEP, {}).get("values", {}).get("session")
     if find_newest_session(open_store(newest)) not in (None, noted):
         return None
     is_table = config.from_ is not None and config.from_.resolve().parent != folder.resolve()
@@ -118,7 +116,7 @@ def read_browser_labels(record: StartRecord) -> tuple[int, list[TableLabel]]:
 
     The text of a label is empty if it was removed in the browser, possibly after an earlier run read it.
     """
-    noted = record.steps.get(_STEP, {}).get("values", {})
+    noted = record.steps.get(BROWSER_STEP, {}).get("values", {})
     path = record.path.with_name(str(noted.get("store")))
     if not noted or not path.is_file() or noted["session"] not in list_results(store := open_store(path)):
         return 0, []
@@ -134,7 +132,7 @@ def read_browser_labels(record: StartRecord) -> tuple[int, list[TableLabel]]:
 def record_browser_round(record: StartRecord, last_round: int, labels: Sequence[TableLabel]) -> None:
     """Record which round of the latest browser session was read last, and which photos have labels in it."""
     if labels:
-        values = record.steps[_STEP]["values"]
-        gone = {(label.path, label.file) for label in labels}
+        values = record.steps[BROWSER_STEP]["values"]
+        gone = {(label.path, label.sha256) for label in labels}
         kept = [one for one in values.get("taken", []) if tuple(one) not in gone]
-        values |= {"round": last_round, "taken": kept + [[one.path, one.file] for one in labels if one.text]}
+        values |= {"round": last_round, "taken": kept + [[one.path, one.sha256] for one in labels if one.text]}

@@ -28,10 +28,10 @@ from labelkit.store.commit import commit_bytes, move_into_place
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
-GIVEN, AWAY, LABELS, RULED_OUT = "given.csv", "away.csv", "labels.csv", "ruled-out.csv"
-COPY = ".given.csv"  # written with GIVEN, to restore it and to see what the user has changed
+GIVEN_CSV, AWAY_CSV, LABELS, RULED_OUT = "given.csv", "away.csv", "labels.csv", "ruled-out.csv"
+GIVEN_COPY = ".given.csv"  # written with GIVEN_CSV, to restore it and to see what the user has changed
 NEXT, SKIPPED, NOVEL, SEEN, CHECK = "next.csv", "skipped.csv", "novel.csv", "novel-seen.csv", "check.csv"
-FOLDERS = Path("folders")  # --labels folders: folder names are the labels
+FOLDER_NAMES_OPTION = Path("folders")  # --labels folders: folder names are the labels
 FILLED = (NEXT, SKIPPED, NOVEL, SEEN, CHECK)
 """Tables in which users fill in or correct labels."""
 _SHOWN = 5
@@ -46,12 +46,12 @@ class TableLabel:
     Attributes:
         path: path relative to the photo folder.
         text: the label.
-        file: SHA-256 of the file in hex; empty if unknown.
+        sha256: SHA-256 of the file in hex; empty if unknown.
     """
 
     path: str
     text: str
-    file: str
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,20 @@ class CollectedLabels:
 
     Attributes:
         by_position: labels by position of the photo in the listing.
+        by_path: the same labels by escaped path.
         files: SHA-256 of the photo at each of these positions, in hex; empty if it cannot be read.
         missing: labels of missing photos.
         num_moved: number of labels whose photos have moved to another path.
-        outdated: by path, labels that moved with a photo or were corrected in a table of ``start``, in this run
-            or earlier; a table of the user may still contain them.
+        superseded_labels: by path, labels that a table of the user may still contain although the photo has moved or
+            the label was corrected, in this run or earlier.
     """
 
     by_position: dict[int, str]
+    by_path: dict[str, str]
     files: dict[int, str]
     missing: list[TableLabel]
     num_moved: int
-    outdated: dict[str, list[str]]
+    superseded_labels: dict[str, list[str]]
 
 
 def collect_labels(
@@ -81,7 +83,7 @@ def collect_labels(
     label_column: str | None,
     stores: Sequence[EmbeddingStore],
     *,
-    last_outdated: Mapping[str, Sequence[str]],
+    superseded_labels: Mapping[str, Sequence[str]],
     checked: Mapping[str, str],
     corrected: Sequence[TableLabel],
     browser_labels: Sequence[TableLabel],
@@ -91,11 +93,11 @@ def collect_labels(
 
     Args:
         tables: tables written by ``start``.
-        user_tables: CSVs of the user, or ``FOLDERS``.
+        user_tables: CSVs of the user, or ``FOLDER_NAMES_OPTION``.
         dataset: the photos.
         label_column: name of the label column in the CSVs of the user; ``None`` for the usual one.
         stores: stores of earlier runs, newest first, which record the file at each path.
-        last_outdated: ``outdated`` of the last run, see :class:`CollectedLabels`.
+        superseded_labels: those of the last run, see :class:`CollectedLabels`.
         checked: labels by path as written to ``check.csv``; if they differ now, they were corrected, and if they are
             empty, they were removed.
         corrected: labels corrected in ``labels.csv``.
@@ -105,104 +107,101 @@ def collect_labels(
     Raises:
         DatasetError: a file cannot be used, or lists photos that are missing and were not in an earlier run.
     """
-    progress = current_progress()
-    place_of = {escape_path(name): place for place, name in enumerate(dataset.sample_ids)}
-    gone_from = {path: set(texts) for path, texts in last_outdated.items()}
-    folder = tables.folder
-    read_first = (AWAY, COPY, GIVEN, *FILLED)
-    kept, last, given, *filled = (_with_files(tables.read(folder / name), stores) for name in read_first)
-    filled[-1] = [label for label in filled[-1] if label.text != checked.get(label.path)]
-    known_away = set(kept)
-    if last and tables.is_missing(GIVEN):
+    progress, folder = current_progress(), tables.folder
+    position_of = {escape_path(name): position for position, name in enumerate(dataset.sample_ids)}
+    kept, last, given = (_with_files(tables.read(folder / name), stores) for name in (AWAY_CSV, GIVEN_COPY, GIVEN_CSV))
+    filled = {name: _with_files(tables.read(folder / name), stores) for name in FILLED}
+    filled[CHECK] = [label for label in filled[CHECK] if label.text != checked.get(label.path)]
+    filled[LABELS] = _with_files(corrected, stores)
+    filled["the browser"] = [label for label in browser_labels if label.text]
+    own_tables = {folder / name: labels for name, labels in filled.items()}
+    if last and tables.is_missing(GIVEN_CSV):
         given = last
         progress.warning(
-            f"{folder / GIVEN} is missing or empty: {_labels(len(given))} restored from the last run; to remove "
-            "labels, delete their lines, not the file"
+            f"{folder / GIVEN_CSV} is missing or empty: {_labels_text(len(given))} restored from the last run; to "
+            "remove labels, delete their lines, not the file"
         )
-    elif tables.is_edited_by_user(GIVEN):
-        _note_changes(given, last, gone_from)
-    # by path and file, since different photos may have had the same path
-    earlier = {(label.path, label.file): label for label in (*kept, *given)}
-    changed: Counter[Path] = Counter()
-    own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
-    filled.append(_with_files(corrected, stores))
-    filled.append([label for label in browser_labels if label.text])
+    merge = _LabelMerge(superseded_labels, (*kept, *given))
+    if given is not last and tables.is_edited_by_user(GIVEN_CSV):
+        _note_changes(given, last, merge.superseded)
+    merge.remove("the browser", [(label.path, label.sha256) for label in browser_labels if not label.text])
     read = tables.read_with_empty(folder / CHECK) if tables.is_edited_by_user(CHECK) else {}
-    emptied = {path for path, text in read.items() if not text}
-    for where, removed in (
-        ("the browser", [(label.path, label.file) for label in browser_labels if not label.text]),
-        (CHECK, [at for at, one in earlier.items() if one.path in emptied and one.text == checked.get(one.path)]),
-    ):
-        gone = [old for at in removed if (old := earlier.pop(at, None)) is not None]
-        for old in gone:
-            gone_from.setdefault(old.path, set()).add(old.text)
-        if gone:
-            progress.message(f"{_labels(len(gone))} removed in {where}")
-
-    def take(table: Path, written: Sequence[TableLabel]) -> None:
-        for new in written:
-            old = earlier.get((new.path, new.file), new)
-            changed[table] += old.text != new.text
-            if old.text != new.text and table in own:
-                gone_from.setdefault(old.path, set()).add(old.text)
-            earlier[new.path, new.file] = new
-
-    for path, written in zip(own, filled, strict=True):
-        take(path, written)
+    emptied = {(path, checked.get(path)) for path, text in read.items() if not text}
+    merge.remove(CHECK, [at for at, label in merge.by_photo.items() if (label.path, label.text) in emptied])
+    for table, written in own_tables.items():
+        merge.apply(table, written, is_own=True)
     placed: dict[int, tuple[str, Path]] = {}
     newest: set[TableLabel] = set()
     for path in user_tables:
-        if path == FOLDERS:
+        if path == FOLDER_NAMES_OPTION:
             fresh, written = _labels_of_folders(dataset), []
         else:
             is_own = path.resolve().parent == folder.resolve()
-            fresh, written = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=is_own)
-        take(path, written)
+            fresh, written = _read_user_table(path, label_column, dataset, stores, merge.superseded, is_own=is_own)
+        merge.apply(path, written, is_own=path in own_tables)
         newest |= set(written)
         # the last table takes precedence
-        again = {place_of.get(label.path) for label in written}
-        placed = {place: one for place, one in placed.items() if place not in again}
-        placed |= {place: (text, path) for place, text in fresh.items()}
-    fresh_paths = {label.path for written in filled for label in written}
-    noted = {place_of[one.path]: one.file for one in given if one.path in place_of and one.path not in fresh_paths}
-    files = _Files(dataset, {place: file for place, file in noted.items() if file and same_photos})
-    known: dict[int, str] = {}
-    strays: list[TableLabel] = []
-    for label in earlier.values():
-        place = place_of.get(label.path)
-        if place is None or (label.file and files.digest(place) not in (label.file, "")):
-            strays.append(label)
-        else:
-            known[place] = label.text
-    sought = [label for label in strays if not (same_photos and label in known_away)]
-    moved, away, edited = _follow(strays, sought, newest, place_of, files, stores, known)
+        again = {position_of.get(label.path) for label in written}
+        placed = {position: one for position, one in placed.items() if position not in again}
+        placed |= {position: (text, path) for position, text in fresh.items()}
+    noted = position_of.keys() - {label.path for labels in filled.values() for label in labels}
+    unchanged = [one for one in given if same_photos and one.sha256 and one.path in noted]
+    files = _PhotoDigests(dataset, {position_of[one.path]: one.sha256 for one in unchanged})
+    known_away = set(kept)
+    not_sought = known_away if same_photos else set()
+    known, moved, away, edited = _locate_photos(merge.by_photo.values(), not_sought, newest, position_of, files, stores)
     for label in (*moved, *away):
-        gone_from.setdefault(label.path, set()).add(label.text)
+        merge.superseded[label.path].add(label.text)
     _report_moved(moved, [label for label in away if label not in known_away], edited, folder)
-    outdated = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
+    superseded_at = {position_of[path]: texts for path, texts in merge.superseded.items() if path in position_of}
     class_table: dict[str, Path] = {}
     for path in user_tables:
-        fresh = {place: text for place, (text, table) in placed.items() if table == path}
-        fresh = _drop_outdated(path, fresh, outdated, known, folder)
-        changed[path] += _show_changes(path, fresh, known, dataset.sample_ids)
+        fresh = {position: text for position, (text, table) in placed.items() if table == path}
+        fresh = _drop_superseded(path, fresh, superseded_at, known, folder)
+        merge.num_changed[path] += _show_changes(path, fresh, known, dataset.sample_ids)
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
-    for path, count in (+changed).items():
-        progress.warning(f"{path}: {_labels(count)} for photos that had another label; the new labels are used")
-    _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN, last)
-    gone_texts = {path: sorted(texts) for path, texts in sorted(gone_from.items())}
-    return CollectedLabels(known, {place: files.digest(place) for place in known}, away, len(moved), gone_texts)
+    for path, count in (+merge.num_changed).items():
+        progress.warning(f"{path}: {_labels_text(count)} for photos that had another label; the new labels are used")
+    _warn_of_misspelled_classes(Counter(known.values()), class_table, folder / GIVEN_CSV, last)
+    texts_by_path = {path: sorted(texts) for path, texts in sorted(merge.superseded.items())}
+    by_path = {escape_path(dataset.sample_ids[position]): text for position, text in known.items()}
+    return CollectedLabels(known, by_path, {at: files.digest(at) for at in known}, away, len(moved), texts_by_path)
 
 
-def _note_changes(given: Sequence[TableLabel], last: Sequence[TableLabel], gone_from: dict[str, set[str]]) -> None:
+class _LabelMerge:
+    """Latest label by path and file digest, since different photos may have had the same path."""
+
+    def __init__(self, superseded: Mapping[str, Iterable[str]], labels: Iterable[TableLabel]) -> None:
+        self.superseded = defaultdict(set, {path: set(texts) for path, texts in superseded.items()})
+        self.by_photo = {(label.path, label.sha256): label for label in labels}
+        self.num_changed = Counter[Path]()
+
+    def remove(self, where: str, photos: Iterable[tuple[str, str]]) -> None:
+        gone = [old for photo in photos if (old := self.by_photo.pop(photo, None)) is not None]
+        for old in gone:
+            self.superseded[old.path].add(old.text)
+        if gone:
+            current_progress().message(f"{_labels_text(len(gone))} removed in {where}")
+
+    def apply(self, table: Path, labels: Iterable[TableLabel], *, is_own: bool) -> None:
+        for new in labels:
+            old = self.by_photo.get((new.path, new.sha256), new)
+            self.num_changed[table] += old.text != new.text
+            if old.text != new.text and is_own:
+                self.superseded[old.path].add(old.text)
+            self.by_photo[new.path, new.sha256] = new
+
+
+def _note_changes(given: Sequence[TableLabel], last: Sequence[TableLabel], superseded: dict[str, set[str]]) -> None:
     """Record which labels the user has changed or removed in ``given.csv`` since the last run."""
     now = {label.path: label.text for label in given}
     differing = {label.path: label.text for label in last if now.get(label.path) != label.text}
     for name, text in differing.items():
-        gone_from.setdefault(name, set()).add(text)
+        superseded[name].add(text)
     if differing:
         absent = len(differing.keys() - now.keys())
-        current_progress().message(f"{GIVEN}: {_labels(absent)} removed, {len(differing) - absent} changed")
+        current_progress().message(f"{GIVEN_CSV}: {_labels_text(absent)} removed, {len(differing) - absent} changed")
 
 
 def _labels_of_folders(dataset: ImageDataset) -> dict[int, str]:
@@ -215,7 +214,7 @@ def _labels_of_folders(dataset: ImageDataset) -> dict[int, str]:
     if bad := [name for k, name in enumerate(dataset.class_names) if k not in classes]:
         shown = ", ".join(bad)
         current_progress().message(f"images in {shown} have no label; rename these folders if they are classes")
-    found = {place: classes[k] for place, k in enumerate(dataset.labels.tolist()) if k in classes}
+    found = {position: classes[k] for position, k in enumerate(dataset.labels.tolist()) if k in classes}
     if not found:
         problem = f"no photo in {dataset.root} is in a folder whose name could be a class"
         raise DatasetError("--labels folders", problem, "Pass a CSV with the columns path,label.")
@@ -227,36 +226,37 @@ def _report_moved(
 ) -> None:
     progress = current_progress()
     if moved:
-        progress.message(f"{_labels(len(moved))} carried over for moved or renamed photos")
+        progress.message(f"{_labels_text(len(moved))} carried over for moved or renamed photos")
     if missing:
         progress.warning(
-            f"{_labels(len(missing))} for missing photos ({_names(missing)}): kept in {folder / AWAY} until the photos "
-            "return"
+            f"{_labels_text(len(missing))} for missing photos ({_names(missing)}): kept in {folder / AWAY_CSV} until "
+            "the photos return"
         )
     if edited:
         progress.warning(
-            f"{_labels(len(edited))} for photos whose files have changed ({_names(edited)}) kept, as for edited "
-            f"versions; if these are different photos, delete their lines in {folder / GIVEN} and run the command again"
+            f"{_labels_text(len(edited))} for photos whose files have changed ({_names(edited)}) kept, as for edited "
+            f"versions; if these are different photos, delete their lines in {folder / GIVEN_CSV} and run the command "
+            "again"
         )
 
 
-def _drop_outdated(
-    table: Path, fresh: dict[int, str], outdated: Mapping[int, Set[str]], known: Mapping[int, str], folder: Path
+def _drop_superseded(
+    table: Path, fresh: dict[int, str], superseded: Mapping[int, Set[str]], known: Mapping[int, str], folder: Path
 ) -> dict[int, str]:
     """Drop labels of a user's table that belong to an earlier photo at the same path, or that were corrected since."""
-    stale = {place for place, text in fresh.items() if text in outdated.get(place, ()) and text != known.get(place)}
+    stale = {at for at, text in fresh.items() if text in superseded.get(at, ()) and text != known.get(at)}
     if stale:
         current_progress().warning(
-            f"{table}: {_labels(len(stale))} ignored, because the photos or labels have been corrected, deleted or "
-            "renamed since. Earlier labels are already recorded, so you can omit --labels. If the ignored labels "
-            f"are right for the photos that now have these names, add them to {folder / GIVEN}"
+            f"{table}: {_labels_text(len(stale))} ignored, because the photos or labels have been corrected, deleted "
+            "or renamed since. Earlier labels are already recorded, so you can omit --labels. If the ignored labels "
+            f"are right for the photos that now have these names, add them to {folder / GIVEN_CSV}"
         )
-    return {place: text for place, text in fresh.items() if place not in stale}
+    return {at: text for at, text in fresh.items() if at not in stale}
 
 
 def _show_changes(table: Path, fresh: Mapping[int, str], known: Mapping[int, str], names: Sequence[str]) -> int:
     """Show which labels a user's table changes; return their number."""
-    others = [(names[place], known[place], text) for place, text in fresh.items() if known.get(place, text) != text]
+    others = [(names[at], known[at], text) for at, text in fresh.items() if known.get(at, text) != text]
     if others:
         shown = join_first_few(f"{escape_path(name)}: {old!r} to {text!r}" for name, old, text in others)
         current_progress().message(f"{table}: labels changed: {shown}")
@@ -280,12 +280,12 @@ def _warn_of_misspelled_classes(
                 near = None  # the last run showed the warning, and the user kept both
         if near is not None:
             current_progress().warning(
-                f"the class {name!r} ({_labels(count)}) resembles {near!r}: if both are the same class, replace "
+                f"the class {name!r} ({_labels_text(count)}) resembles {near!r}: if both are the same class, replace "
                 f"{name!r} in {class_table.get(name, given)} and run the command again"
             )
 
 
-def _labels(count: int) -> str:
+def _labels_text(count: int) -> str:
     return "1 label" if count == 1 else f"{count} labels"
 
 
@@ -299,7 +299,7 @@ def _read_user_table(
     label_column: str | None,
     dataset: ImageDataset,
     stores: Sequence[EmbeddingStore],
-    left: Mapping[str, Set[str]],
+    superseded: Mapping[str, Set[str]],
     *,
     is_own: bool,
 ) -> tuple[dict[int, str], list[TableLabel]]:
@@ -313,55 +313,62 @@ def _read_user_table(
     written = [TableLabel(*row) for row in read_labeled_rows(labels, label_column)]
     if is_own:
         written = _with_files(written, stores)
-    told = [label for label in written if label.file]
-    texts = {label.path: label.text for label in written if not label.file}
+    with_digest = [label for label in written if label.sha256]
+    texts = {label.path: label.text for label in written if not label.sha256}
     images = LabelFileImages(f"the folder {dataset.root}", dataset.sample_ids, dataset.root)
     _, unknown = find_images_by_path(labels, texts, images)
     if unknown:
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
         were, _ = match_paths(unknown, former, table=labels, root=dataset.root, complete=False)
-        gone = [TableLabel(escape_path(former[place]), texts.pop(name), "") for name, place in were.items()]
-        told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
-    return match_label_paths(labels, texts, images) if texts else {}, told
+        gone = [TableLabel(escape_path(former[position]), texts.pop(name), "") for name, position in were.items()]
+        with_digest += _with_files([one for one in gone if one.text not in superseded.get(one.path, ())], stores)
+    return match_label_paths(labels, texts, images) if texts else {}, with_digest
 
 
-def _follow(
-    strays: Sequence[TableLabel],
-    sought: Sequence[TableLabel],
+def _locate_photos(
+    labels: Iterable[TableLabel],
+    not_sought: Set[TableLabel],
     newest: Set[TableLabel],
-    place_of: Mapping[str, int],
-    files: _Files,
+    position_of: Mapping[str, int],
+    files: _PhotoDigests,
     stores: Sequence[EmbeddingStore],
-    known: dict[int, str],
-) -> tuple[list[TableLabel], list[TableLabel], list[TableLabel]]:
-    """Reassign labels whose path is gone or now belongs to another file, unless a file has contradictory labels.
+) -> tuple[dict[int, str], list[TableLabel], list[TableLabel], list[TableLabel]]:
+    """Find the photos of labels; if the path is gone or now belongs to another file, unless the file's labels differ.
 
-    Returns the labels of moved photos, of missing photos, and of edited photos (another file at the same path).
+    Returns labels by position, and the labels of moved photos, of missing photos, and of edited photos (another file at
+    the same path).
     """
+    known: dict[int, str] = {}
+    strays: list[TableLabel] = []
     texts = defaultdict(set)
-    for label in strays:
-        texts[label.file].add(label.text)
-    wanted = {label.file for label in sought if label.file and len(texts[label.file]) == 1}
-    found = _find_moved_files(wanted, files, stores)
+    for label in labels:
+        position = position_of.get(label.path)
+        if position is None or (label.sha256 and files.digest(position) not in (label.sha256, "")):
+            strays.append(label)
+            texts[label.sha256].add(label.text)
+        else:
+            known[position] = label.text
+    sought = {label.sha256 for label in strays if label not in not_sought and len(texts[label.sha256]) == 1} - {""}
+    found = _find_moved_files(sought, files, stores)
     # photos of any earlier run, which may have returned or been renamed
     described = {digest.tobytes().hex() for store in stores if strays for digest in store.sha256}
     moved: list[TableLabel] = []
     away: list[TableLabel] = []
     edited: list[TableLabel] = []
     for label in strays:
-        place = place_of.get(label.path)
-        if label.file in found:
+        position = position_of.get(label.path)
+        if label.sha256 in found:
             moved.append(label)
-            for other in found[label.file]:
+            for other in found[label.sha256]:
                 if label in newest:
                     known[other] = label.text
                 known.setdefault(other, label.text)
-        elif place is None or files.digest(place) in described:
+        elif position is None or files.digest(position) in described:
             away.append(label)
         else:
             edited.append(label)
-            known.setdefault(place, label.text)
-    return moved, away, edited
+            known.setdefault(position, label.text)
+    return known, moved, away, edited
 
 
 def find_skipped_photos(tables: GeneratedTables, name: str, earlier: str, labels: Mapping[str, str]) -> list[str]:
@@ -399,7 +406,7 @@ class GeneratedTables:
         self._read[path] = sha256_file(path)  # before reading, so that a version saved in the meantime is noticed
         # in away.csv, two successive photos may have the same path; labels.csv contains guesses
         try:
-            if path.name not in (AWAY, LABELS):
+            if path.name not in (AWAY_CSV, LABELS):
                 read_label_csv(path, empty_ok=True, show_message=current_progress().message)
             return [TableLabel(self._respell(name), text, file) for name, text, file in read_labeled_rows(path)]
         except DatasetError as error:
@@ -433,15 +440,15 @@ class GeneratedTables:
         now = sha256_file(path) if path.is_file() else None
         if now in (None, self._read.get(path)):
             return True
-        if path.name in (AWAY, GIVEN, *FILLED):
+        if path.name in (AWAY_CSV, GIVEN_CSV, *FILLED):
             current_progress().warning(
                 f"{path} was changed during this run, so it is left unchanged; the next run will read it"
             )
             return False
         if now != self._written.get(path.name):
             other = path.rename(path.with_stem(f"{path.stem}-edited-{now[:8]}"))
-            told = f"{path} was edited and has been renamed to {other}; to use corrected lines, pass them by --labels"
-            current_progress().warning(told)
+            text = f"{path} was edited and has been renamed to {other}; to use corrected lines, pass them by --labels"
+            current_progress().warning(text)
         return True
 
     def replace(self, path: Path, new_file: Path) -> bool:
@@ -476,17 +483,17 @@ class GeneratedTables:
 
 def _with_files(labels: Sequence[TableLabel], stores: Sequence[EmbeddingStore]) -> list[TableLabel]:
     """Add unknown file digests, taken from the newest store that contains the path."""
-    missing = {label.path for label in labels if not label.file}
+    missing = {label.path for label in labels if not label.sha256}
     found: dict[str, str] = {}
     for store in stores if missing else ():
         for row, name in enumerate(store.sample_ids):
             path = escape_path(name)
             if path in missing and path not in found:
                 found[path] = store.sha256[row].tobytes().hex()
-    return [label if label.file else replace(label, file=found.get(label.path, "")) for label in labels]
+    return [label if label.sha256 else replace(label, sha256=found.get(label.path, "")) for label in labels]
 
 
-class _Files:
+class _PhotoDigests:
     """Files of a listing, each of which is read at most once."""
 
     def __init__(self, dataset: ImageDataset, known: Mapping[int, str]) -> None:
@@ -504,25 +511,25 @@ class _Files:
         return self._digests[position]
 
 
-def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
+def _find_moved_files(wanted: Set[str], files: _PhotoDigests, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
     """Return the current positions in the listing of files with the wanted digests, by digest."""
     sizes: set[int] = set()
     for store in stores if wanted else ():
         rows = [row for row, digest in enumerate(store.sha256) if digest.tobytes().hex() in wanted]
         sizes |= set(store.file_sizes[rows].tolist())
     found: dict[str, list[int]] = {}
-    for place, path in enumerate(files.paths if sizes else ()):
+    for position, path in enumerate(files.paths if sizes else ()):
         with contextlib.suppress(OSError):
-            if path.stat().st_size in sizes and files.digest(place) in wanted:
-                found.setdefault(files.digest(place), []).append(place)
+            if path.stat().st_size in sizes and files.digest(position) in wanted:
+                found.setdefault(files.digest(position), []).append(position)
     return found
 
 
 def count_moved_images(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
     """Count the rows of a store whose image files are now at a path that the store does not list."""
     wanted, old = {store.sha256[row].tobytes().hex() for row in rows}, set(store.sample_ids)
-    found = _find_moved_files(wanted, _Files(dataset, {}), [store])
-    return sum(any(dataset.sample_ids[place] not in old for place in places) for places in found.values())
+    found = _find_moved_files(wanted, _PhotoDigests(dataset, {}), [store])
+    return sum(any(dataset.sample_ids[position] not in old for position in positions) for positions in found.values())
 
 
 def write_labels(
@@ -538,14 +545,15 @@ def write_labels(
     aside = [(escape_path(name), text, "") for name, text, _ in given if name in unreadable]
     if aside:
         current_progress().warning(
-            f"{_labels(len(aside))} for unreadable photos: kept in {tables.folder / AWAY} until the photos can be read"
+            f"{_labels_text(len(aside))} for unreadable photos: kept in {tables.folder / AWAY_CSV} until the photos "
+            "can be read"
         )
-    away = [*((label.path, label.text, label.file) for label in known.missing), *aside]
+    away = [*((label.path, label.text, label.sha256) for label in known.missing), *aside]
     if away:
-        tables.write(AWAY, columns, sorted(away, key=lambda row: (row[0], row[2])))
-    if given or (tables.folder / GIVEN).is_file():
+        tables.write(AWAY_CSV, columns, sorted(away, key=lambda row: (row[0], row[2])))
+    if given or (tables.folder / GIVEN_CSV).is_file():
         readable = [row for row in given if row[0] not in unreadable]
-        for name in (GIVEN, COPY):
+        for name in (GIVEN_CSV, GIVEN_COPY):
             tables.write(name, columns, readable)
     if not away:
-        tables.remove(AWAY)
+        tables.remove(AWAY_CSV)

@@ -21,6 +21,8 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.results import list_result_files
 
 RECORD = "start.json"
+#: names of steps that several modules use
+BROWSER_STEP, CHECK_STEP, NOVEL_STEP = "labels of the browser", "labels to check", "novel photos"
 
 
 class StartRecord(BaseModel):
@@ -32,7 +34,8 @@ class StartRecord(BaseModel):
             ``backbone``, ``new_classes``, ``store``, the names of its results, ``groups`` and ``answer``, and
             ``suggestions``, the number of new classes estimated from the labels of suggested photos.
         suggested: paths of the photos suggested so far, the latest last.
-        left: by path, labels of photos that have since moved to another path.
+        superseded_labels: by path, labels that a table of the user may still contain although the photo has moved or
+            the label was corrected; the key in the file is ``left``.
         tables: by name, SHA-256 of each table as it was written.
         confirmed: by path and by SHA-256 in hex, labels that were corrected in ``labels.csv`` or listed in an edited
             ``check.csv``.
@@ -45,7 +48,7 @@ class StartRecord(BaseModel):
     rounds: list[dict[str, Any]] = []
     suggested: list[str] = []
     steps: dict[str, dict[str, Any]] = {}
-    left: dict[str, list[str]] = {}
+    superseded_labels: dict[str, list[str]] = Field({}, alias="left")
     tables: dict[str, str] = {}
     confirmed: dict[str, str] = {}
     call: dict[str, Any] = {}
@@ -106,7 +109,7 @@ class StartRecord(BaseModel):
 
     def write(self) -> None:
         """Write the record of finished steps to ``start.json``."""
-        commit_json(self.path, self.model_dump())
+        commit_json(self.path, self.model_dump(by_alias=True))
 
 
 def remove_confirmed_labels(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:

@@ -38,7 +38,7 @@ from labelkit.pipelines.start.browser import read_browser_labels, record_browser
 from labelkit.pipelines.start.given import (
     CHECK,
     FILLED,
-    GIVEN,
+    GIVEN_CSV,
     LABELS,
     NEXT,
     NOVEL,
@@ -54,6 +54,8 @@ from labelkit.pipelines.start.given import (
 )
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import (
+    CHECK_STEP,
+    NOVEL_STEP,
     StartRecord,
     find_last_finished_round,
     remove_confirmed_labels,
@@ -69,10 +71,9 @@ from labelkit.studio.report.options import ReportConfig
 
 DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.png", "next.png"
 
-_CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
 #: steps that only need the embeddings, and minimum number of photos to run them in a separate process
-_NEED_NO_LABELS, _MIN_FOR_PROCESS = ("duplicates", "odd"), 1000
+_BACKGROUND_STEPS, _MIN_FOR_PROCESS = ("duplicates", "odd"), 1000
 #: maximum number of new photos without a time estimate, which would take longer than embedding them
 _FEW_LATER = 100
 #: maximum number of photos for a t-SNE map on the page, which takes up to 6 CPU seconds
@@ -84,7 +85,7 @@ _NOVEL_PHOTOS = 50
 _MIN_LATER = 10
 #: maximum fraction of unreadable photos: they are listed, and the user still gets results for the others
 _MAX_UNREADABLE = 0.5
-_OF_ONE_CALL = ("labels", "label_column", "out", "other_photos", "serve", "dry_run")
+_NOT_REMEMBERED = ("labels", "label_column", "out", "other_photos", "serve", "dry_run")
 _OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
 
 
@@ -94,41 +95,37 @@ class _Round:
 
     Attributes:
         folder: output folder.
-        record: entry of the round in ``start.json``.
-        before: entry of the last round whose groups exist; ``None`` if there is none.
-        described: newest store of other photos with the same backbone, to copy embeddings from; ``None`` if none.
+        entry: entry of the round in ``start.json``.
+        keep_group_ids_of: entry of the round whose group ids are kept; ``None`` if there is none.
+        copy_embeddings_from: store whose embeddings are copied; ``None`` if there is none.
         labels: labels by position of the photo in the listing.
         num_photos: number of photos in the listing.
         skipped: paths of photos that the user could not label, which are suggested last.
         seen: paths of photos that the user left empty in ``novel.csv``, which are listed last there.
         confirmed: labels by path that the user has confirmed.
         ruled_out: SHA-256 of photos, each with a class to which it does not belong according to the user.
-        previous: newest store that lacks enough of the unlabeled photos; ``None``: none, or not yet determined.
-        answered: store and predictions of the last round that had any; ``None``: none, or this round has none.
+        last_predictions: store and predictions for ``changed.csv`` and label weights; ``None``: none, or this round has
+            none.
+        compare_new_photos_with: store without the photos added since; ``None``: none, or not yet determined.
     """
 
     folder: Path
-    record: dict[str, Any]
-    before: dict[str, Any] | None
-    described: Path | None
+    entry: dict[str, Any]
+    keep_group_ids_of: dict[str, Any] | None
+    copy_embeddings_from: Path | None
     labels: dict[int, str]
     num_photos: int
-    skipped: Sequence[str] = ()
-    seen: Sequence[str] = ()
-    confirmed: Mapping[str, str] = field(default_factory=dict)
-    ruled_out: Set[tuple[str, str]] = frozenset()
-    previous: Path | None = None
-    answered: tuple[Path, str] | None = None
+    skipped: Sequence[str]
+    seen: Sequence[str]
+    confirmed: Mapping[str, str]
+    ruled_out: Set[tuple[str, str]]
+    last_predictions: tuple[Path, str] | None
+    compare_new_photos_with: Path | None = None
 
     @property
     def store(self) -> Path:
         """Path of the store that contains the embeddings of a round's photos."""
-        return self.folder / str(self.record["store"])
-
-    @property
-    def labels_csv(self) -> Path | None:
-        """Path of the CSV with the labels of the round; ``None`` if there are no labels."""
-        return self.folder / GIVEN if self.labels else None
+        return self.folder / str(self.entry["store"])
 
 
 def start(config: StartConfig) -> CommandResult:
@@ -174,81 +171,246 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> CommandResult:
     record = StartRecord.read(folder)
-    stores = [open_store(folder / name) for name in _existing_stores(record, folder)]
+    stores = [open_store(path) for path in _list_stores(record)]
     names = chain(dataset.sample_ids, *(store.sample_ids for store in stores))
-    tables = GeneratedTables(folder, record.tables, record.write, names)
-    alone = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
-    listing = _digest_listing(dataset)
-    last = record.rounds[-1] if record.rounds else {}
-    is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
-    checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
-    browser_round, browser = read_browser_labels(record)
-    corrected = find_corrected_labels(tables, record.rounds, record.tables.get(LABELS))
-    known = collect_labels(
-        tables,
-        config.labels or (),
-        dataset,
-        config.label_column,
-        stores,
-        last_outdated=record.left,
-        checked={one["path"]: one["label"] for one in checked},
-        corrected=corrected,
-        browser_labels=browser,
-        same_photos=is_same,
-    )
-    labels = known.by_position
-    now = {escape_path(dataset.sample_ids[place]): text for place, text in labels.items()}
-    if tables.is_edited_by_user(CHECK):
-        record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
-    _check_labels(config, dataset, labels)
-    config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
-    this = _choose_round(
-        config, record, folder, listing, labels, len(dataset), alone=alone, ruled_out=read_ruled_out_classes(stores)
-    )
-    record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))  # if the last run was interrupted
-    this.record["suggestions"] = estimate_from_suggestions(record.suggested, now, len(dataset))
-    skipped, seen = (find_skipped_photos(tables, a, b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
-    this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
-    record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
-    hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
-    this = replace(this, confirmed=record.update_confirmed_labels(now, hashes))
-    steps = _build_steps(config, this)
-    progress = current_progress()
-    _report_photos(config, dataset, labels)
-    if record.call.get("num_classes") is not None and config.num_classes is None and config.new_classes == "auto":
-        progress.message(
-            f"the last run had --num-classes {record.call['num_classes']}; now the number is estimated, because this "
-            "option is not passed"
-        )
-    if not config.dry_run:
-        _announce_steps(record, this, steps, is_first=not last)
-    minutes = (
-        None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset, record)
-    )
-    if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
-        progress.message(f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps")
-    for note in dataset.notes if config.dry_run or minutes is None else ():  # `embed` shows them otherwise
-        progress.message(note)
+    run = _StartRun(config, dataset, record, GeneratedTables(folder, record.tables, record.write, names), stores)
+    shares_no_photos = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
+    known = run.collect_labels()
+    _check_labels(config, dataset, known.by_position)
+    run.config = _ask_about_new_classes(config, dataset, known.by_position)
+    run.choose_round(known, shares_no_photos=shares_no_photos)
+    steps = _build_steps(run.config, run.round)
+    minutes = run.announce(steps)
     if config.dry_run:
-        return _plan(dataset, labels, minutes, steps)
-    if this.record not in record.rounds:
-        record.rounds.append(this.record)
-    record.left = known.outdated
-    record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _OF_ONE_CALL}
-    record.call["photos_at"] = str(config.photos.resolve())
-    record.write()
-    write_labels(tables, dataset, known)
-    record_browser_round(record, browser_round, browser)
-    record.write()
-    if known.num_moved:
-        # their paths are outdated; their labels are in the tables that were just written
-        tables.remove(*FILLED)
-    for name, paths in ((SKIPPED, skipped), (SEEN, seen)):
-        if paths:
-            tables.write(name, ("path", "label"), ([path, ""] for path in paths))
-        else:
-            tables.remove(name)
-    return _run_steps(config, record, this, steps["embed"], dataset, known, tables)
+        return _describe_dry_run(dataset, known.by_position, minutes, steps)
+    run.write_inputs(known)
+    return run.run_steps(steps["embed"], known)
+
+
+@dataclass
+class _StartRun:
+    """A run of ``start``: options, photos, record, tables, and the stores of earlier rounds, newest first."""
+
+    config: StartConfig
+    dataset: ImageDataset
+    record: StartRecord
+    tables: GeneratedTables
+    stores: Sequence[EmbeddingStore]
+    round: _Round = field(init=False)  # set by choose_round
+
+    def collect_labels(self) -> CollectedLabels:
+        """Collect the user's labels, and record which of them the user has confirmed."""
+        record, tables, stores = self.record, self.tables, self.stores
+        self.listing, self.browser = _digest_listing(self.dataset), read_browser_labels(record)
+        last = record.rounds[-1] if record.rounds else {}
+        doubtful = record.steps.get(CHECK_STEP, {}).get("values", {}).get("doubtful", [])
+        checked = {one["path"]: one["label"] for one in doubtful}
+        corrected = find_corrected_labels(tables, record.rounds, record.tables.get(LABELS))
+        known = collect_labels(
+            tables,
+            self.config.labels or (),
+            self.dataset,
+            self.config.label_column,
+            stores,
+            superseded_labels=record.superseded_labels,
+            checked=checked,
+            corrected=corrected,
+            browser_labels=self.browser[1],
+            same_photos=bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, self.listing),
+        )
+        confirmed = {one.path for one in corrected} | (checked.keys() if tables.is_edited_by_user(CHECK) else set())
+        record.confirmed |= {path: text for path, text in known.by_path.items() if path in confirmed}
+        return known
+
+    def choose_round(self, known: CollectedLabels, *, shares_no_photos: bool) -> None:
+        """Continue the last round, or start a new one if photos, labels or options have changed.
+
+        The groups of a round that ``shares_no_photos`` with the last one do not continue earlier groups.
+        """
+        record, folder, now, names = self.record, self.tables.folder, known.by_path, self.dataset.sample_ids
+        ruled_out = read_ruled_out_classes(self.stores)
+        entry = self._choose_entry(known.by_position, ruled_out, shares_no_photos=shares_no_photos)
+        # if the last run was interrupted
+        record.record_suggested_photos(record.steps.get("suggest", {}).get("values", {}))
+        entry["suggestions"] = estimate_from_suggestions(record.suggested, now, len(names))
+        earlier = [one for one in record.rounds if one is not entry]
+        others = [one for one in earlier if one["store"] != entry["store"] and one["backbone"] == entry["backbone"]]
+        copies = (path for one in reversed(others) if (path := folder / str(one["store"])).is_file())
+        last = find_last_finished_round([one for one in earlier if one["answer"]], folder, "answer")
+        can_compare = entry["answer"] is not None and not entry.get("alone")
+        skipped, seen = (find_skipped_photos(self.tables, a, b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
+        hashes = {escape_path(names[position]): digest for position, digest in known.files.items()}
+        self.round = _Round(
+            folder=folder,
+            entry=entry,
+            keep_group_ids_of=None if entry.get("alone") else find_last_finished_round(earlier, folder, "groups"),
+            copy_embeddings_from=next(copies, None),
+            labels=known.by_position,
+            num_photos=len(names),
+            skipped=skipped,
+            seen=seen,
+            confirmed=record.update_confirmed_labels(now, hashes),
+            ruled_out=ruled_out,
+            last_predictions=(folder / str(last["store"]), str(last["answer"])) if last and can_compare else None,
+        )
+
+    def _choose_entry(
+        self, labels: Mapping[int, str], ruled_out: Set[tuple[str, str]], *, shares_no_photos: bool
+    ) -> dict[str, Any]:
+        config, rounds = self.config, self.record.rounds
+        options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
+        corrections = {"ruled_out": sorted(ruled_out)} if ruled_out else {}
+        inputs = json_digest({"photos": self.listing, "labels": sorted(labels.items()), **options, **corrections})
+        last = rounds[-1] if rounds else {}
+        if last.get("inputs") == inputs:
+            return last
+        suffix = f"-{len(rounds) + 1}" if rounds else ""
+        goes_on = (last.get("photos"), last.get("backbone")) == (self.listing, config.backbone)
+        # a single label is not informative, and if every photo is labeled, there is nothing to predict
+        can_answer = 1 < len(labels) < len(self.dataset)
+        return {
+            "inputs": inputs,
+            "photos": self.listing,
+            "backbone": config.backbone,
+            "new_classes": config.new_classes,
+            "store": str(last["store"]) if goes_on else f"photos{suffix}.h5",
+            "groups": f"groups{suffix}",
+            "answer": f"answer{suffix}" if can_answer else None,
+            **({"alone": True} if shares_no_photos else {}),
+        }
+
+    def announce(self, steps: Mapping[str, BaseConfig]) -> float | None:
+        """Show the photos, the steps and the estimated time; return the minutes, or ``None`` if they are not known."""
+        config, record, progress = self.config, self.record, current_progress()
+        _report_photos(config, self.dataset, self.round.labels)
+        if record.call.get("num_classes") is not None and config.num_classes is None and config.new_classes == "auto":
+            progress.message(
+                f"the last run had --num-classes {record.call['num_classes']}; now the number is estimated, because "
+                "this option is not passed"
+            )
+        if not config.dry_run:
+            self._announce_steps(steps)
+        is_embedded = bool(self._read_finished_values("embed", steps["embed"]))
+        minutes = None if is_embedded else _estimate_time(steps["embed"], self.round, self.dataset, record)
+        if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
+            text = f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps"
+            progress.message(text)
+        for note in self.dataset.notes if config.dry_run or minutes is None else ():  # `embed` shows them otherwise
+            progress.message(note)
+        return minutes
+
+    def _announce_steps(self, steps: Mapping[str, BaseConfig]) -> None:
+        """Show the steps of the first run with their commands, or which steps a later run repeats."""
+        progress = current_progress()
+        if not self.record.rounds:
+            for number, (name, step) in enumerate(steps.items(), 1):
+                progress.message(f"{number}. {name}: {build_command_line(step)}")
+            return
+        waiting = [name for name, step in steps.items() if self._read_finished_values(name, step) is None]
+        if waiting:
+            waiting += [] if "report" in waiting else ["report"]  # it shows their results
+            progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
+
+    def write_inputs(self, known: CollectedLabels) -> None:
+        """Write the record and the tables of labels and skipped photos, before any step runs."""
+        config, record, tables = self.config, self.record, self.tables
+        if self.round.entry not in record.rounds:
+            record.rounds.append(self.round.entry)
+        record.superseded_labels = known.superseded_labels
+        record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _NOT_REMEMBERED}
+        record.call["photos_at"] = str(config.photos.resolve())
+        record.write()
+        write_labels(tables, self.dataset, known)
+        record_browser_round(record, *self.browser)
+        record.write()
+        if known.num_moved:
+            # their paths are outdated; their labels are in the tables that were just written
+            tables.remove(*FILLED)
+        for name, paths in ((SKIPPED, self.round.skipped), (SEEN, self.round.seen)):
+            if paths:
+                tables.write(name, ("path", "label"), ([path, ""] for path in paths))
+            else:
+                tables.remove(name)
+
+    def run_steps(self, embed: BaseConfig, known: CollectedLabels) -> CommandResult:
+        """Embed the photos, run the unfinished steps on the embeddings, and summarize the results of all steps."""
+        record, tables, folder, names = self.record, self.tables, self.tables.folder, self.dataset.sample_ids
+        step_values = {"embed": self.do_step("embed", embed, {})}
+        for other in {str(entry["store"]) for entry in record.rounds} - {self.round.store.name}:
+            shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # left by an interrupted run
+        embedded = open_store(self.round.store)
+        self._write_ruled_out_classes(embedded)
+        unread = {name for name, _ in embedded.skipped}
+        if unread:
+            readable = {position: text for position, text in known.by_position.items() if names[position] not in unread}
+            if len(readable) < len(known.by_position):
+                write_labels(tables, self.dataset, known, unread)
+            self.round = replace(self.round, labels=readable, num_photos=len(names) - len(unread))
+            if not 1 < len(readable) < self.round.num_photos:
+                self.round.entry["answer"] = None
+        old = [path for path in _list_stores(record) if path != self.round.store]
+        self.round = _link_earlier_round(self.round, old, self.dataset)
+        if (earlier := self.round.compare_new_photos_with) is not None:
+            current_progress().message(f"novel photos: comparing photos added since {earlier.name} with earlier ones")
+        steps = _build_steps(self.config, self.round)
+        apart: dict[str, BaseConfig] = {}
+        if len(names) >= _MIN_FOR_PROCESS:
+            waiting = [name for name in _BACKGROUND_STEPS if self._read_finished_values(name, steps[name]) is None]
+            apart = {name: _with_temporary_table(steps[name]) for name in waiting}
+        del steps["embed"]
+        with run_in_background(_run, apart) as running:
+            step_values |= {name: self.do_step(name, step, running) for name, step in steps.items()}
+        for undone, files in (("suggest", (NEXT, NEXT_SHEET)), (NOVEL_STEP, (NOVEL, NOVEL_SHEET))):
+            if undone not in steps:  # left by an earlier run; their labels are in given.csv
+                tables.remove(*files)
+        entry, last = self.round.entry, self.round.last_predictions
+        result = write_summary(self.config, self.round.store, old, entry, step_values, last, tables)
+        record.record_suggested_photos(step_values.get("suggest", {}))
+        record.write()
+        return result
+
+    def _write_ruled_out_classes(self, store: EmbeddingStore) -> None:
+        texts: dict[str, list[str]] = {}
+        for digest, text in sorted(self.round.ruled_out):
+            texts.setdefault(digest, []).append(text)
+        if not texts:
+            self.tables.remove(RULED_OUT)
+            return
+        photos = zip(store.sample_ids, store.sha256, strict=True)
+        lines = [(name, text) for name, digest in photos for text in texts.get(digest.tobytes().hex(), ())]
+        self.tables.write(RULED_OUT, ("path", "label"), lines)
+
+    def do_step(
+        self, name: str, config: BaseConfig, running: Mapping[str, Callable[[], CommandResult]]
+    ) -> dict[str, Any]:
+        """Run a step unless it is finished, or wait for it if it runs in the background; return the reported values."""
+        progress = current_progress()
+        found = self._read_finished_values(name, config)
+        if found is not None:
+            progress.message(f"{name}: already done")
+            return found | ({"already_done": True} if name == "embed" else {})
+        started = time.monotonic()
+        beside = _with_temporary_table(config)
+        out, made = (Path(getattr(one, "out", "")) for one in (config, beside))
+        result = running[name]() if name in running else _run(beside)
+        values = to_json_types(result.to_json())
+        assert isinstance(values, dict)
+        if name == CHECK_STEP:
+            remove_confirmed_labels(made, values, self.round.confirmed)
+        files = [out if path == made else path for path in result.paths if path.exists()]
+        if made != out:
+            values["csv"] = str(out)
+            if not self.tables.replace(out, made):
+                return values
+        if name != "report":
+            self.record.steps.pop("report", None)  # the page shows the results of this step
+        self.record.record_step(*_describe_step(self.round, name, config), files, values)
+        took = "done in the background" if name in running else f"{time.monotonic() - started:.0f} s"
+        progress.message(f"{name}: {took}")
+        return values
+
+    def _read_finished_values(self, name: str, config: BaseConfig) -> dict[str, Any] | None:
+        return self.record.read_finished_values(*_describe_step(self.round, name, config))
 
 
 def _check_labels(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
@@ -271,10 +433,10 @@ def _check_labels(config: StartConfig, dataset: ImageDataset, labels: Mapping[in
         raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
 
 
-def _ask_about_new_classes(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
+def _ask_about_new_classes(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> StartConfig:
     """In a terminal, ask the user whether there are new classes, which ``--new-classes auto`` can only estimate."""
-    said = config.num_classes is not None or config.new_classes != "auto"
-    if said or config.dry_run or all_labeled or classes < 2:
+    classes, said = len(set(labels.values())), config.num_classes is not None or config.new_classes != "auto"
+    if said or config.dry_run or len(labels) == len(dataset) or classes < 2:
         return config
     answer = current_progress().ask(
         f"Does every photo belong to one of your {classes} classes? Press Enter to estimate this, type none if there "
@@ -298,20 +460,7 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
         progress.message(f"to use folder names (such as {some}) as labels, pass --labels folders")
 
 
-def _announce_steps(record: StartRecord, this: _Round, steps: Mapping[str, BaseConfig], *, is_first: bool) -> None:
-    """Show the steps of the first run with their commands, or which steps a later run repeats."""
-    progress = current_progress()
-    if is_first:
-        for number, (name, step) in enumerate(steps.items(), 1):
-            progress.message(f"{number}. {name}: {build_command_line(step)}")
-        return
-    waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
-    if waiting:
-        waiting += [] if "report" in waiting else ["report"]  # it shows their results
-        progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
-
-
-def _plan(
+def _describe_dry_run(
     dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, BaseConfig]
 ) -> CommandResult:
     commands = {name: build_command_line(step) for name, step in steps.items()}
@@ -338,10 +487,10 @@ def _list_photos(config: StartConfig) -> ImageDataset:
     return dataset
 
 
-def _existing_stores(record: StartRecord, folder: Path) -> list[str]:
-    """Return the names of the existing stores of all rounds, newest first."""
-    names = dict.fromkeys(str(entry["store"]) for entry in reversed(record.rounds))
-    return [name for name in names if (folder / name).is_file()]
+def _list_stores(record: StartRecord) -> list[Path]:
+    """Return the paths of the existing stores of all rounds, newest first."""
+    paths = dict.fromkeys(record.path.with_name(str(entry["store"])) for entry in reversed(record.rounds))
+    return [path for path in paths if path.is_file()]
 
 
 def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDataset, store: EmbeddingStore) -> int:
@@ -372,70 +521,18 @@ def _digest_listing(dataset: ImageDataset) -> str:
     return json_digest(found)
 
 
-def _choose_round(
-    config: StartConfig,
-    record: StartRecord,
-    folder: Path,
-    listing: str,
-    labels: dict[int, str],
-    num_photos: int,
-    *,
-    alone: bool,
-    ruled_out: Set[tuple[str, str]],
-) -> _Round:
-    """Return the round to continue, or a new round if photos, labels or options have changed.
-
-    A round that is ``alone`` shares no photos with the last one, so its groups do not continue earlier groups.
-    """
-    options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
-    told = {"ruled_out": sorted(ruled_out)} if ruled_out else {}
-    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options, **told})
-    earlier, mine = record.rounds[:-1], record.rounds[-1] if record.rounds else {}
-    if mine.get("inputs") != inputs:
-        earlier, last = record.rounds, mine
-        suffix = f"-{len(earlier) + 1}" if earlier else ""
-        goes_on = (last.get("photos"), last.get("backbone")) == (listing, config.backbone)
-        # a single label is not informative, and if every photo is labeled, there is nothing to predict
-        can_answer = 1 < len(labels) < num_photos
-        mine = {
-            "inputs": inputs,
-            "photos": listing,
-            "backbone": config.backbone,
-            "new_classes": config.new_classes,
-            "store": str(last["store"]) if goes_on else f"photos{suffix}.h5",
-            "groups": f"groups{suffix}",
-            "answer": f"answer{suffix}" if can_answer else None,
-            **({"alone": True} if alone else {}),
-        }
-    before = None if mine.get("alone") else find_last_finished_round(earlier, folder, "groups")
-    others = (one for one in reversed(earlier) if one["store"] != mine["store"] and one["backbone"] == mine["backbone"])
-    described = next((store for one in others if (store := folder / str(one["store"])).is_file()), None)
-    return _Round(folder, mine, before, described, labels, num_photos, ruled_out=ruled_out)
-
-
-def _link_earlier_round(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
+def _link_earlier_round(round_: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
     """Complete a round whose photos are embedded by the earlier round that it continues."""
-    store, labeled = open_store(this.store), {dataset.sample_ids[place] for place in this.labels}
-    before = this.before
-    if before is not None and not find_images_in_other_store(open_store(this.folder / before["store"]), store).any():
+    store, labeled = open_store(round_.store), {dataset.sample_ids[position] for position in round_.labels}
+    before = round_.keep_group_ids_of
+    if before is not None and not find_images_in_other_store(open_store(round_.folder / before["store"]), store).any():
         before = None  # only the names are the same, not the photos
     unlabeled = np.array([name not in labeled for name in store.sample_ids])
-    for path in stores if this.record["answer"] else ():
-        if path.name == this.store.name:
-            continue
+    for path in stores if round_.entry["answer"] else ():
         held = find_images_in_other_store(open_store(path), store)
         if held.any() and int((unlabeled & ~held).sum()) >= _MIN_LATER:
-            return replace(this, before=before, previous=path)
-    return replace(this, before=before)
-
-
-def _last_answers(record: StartRecord, this: _Round) -> tuple[Path, str] | None:
-    """Return the store and predictions of the last round with predictions; ``None`` if they cannot be compared."""
-    answered = [entry for entry in record.rounds if entry is not this.record and entry["answer"]]
-    entry = find_last_finished_round(answered, this.folder, "answer")
-    if entry is None or not this.record["answer"] or this.record.get("alone"):
-        return None
-    return this.folder / str(entry["store"]), str(entry["answer"])
+            return replace(round_, keep_group_ids_of=before, compare_new_photos_with=path)
+    return replace(round_, keep_group_ids_of=before)
 
 
 def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, Path | None]:
@@ -452,63 +549,12 @@ def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, P
     return "auto", None
 
 
-def _run_steps(
-    config: StartConfig,
-    record: StartRecord,
-    this: _Round,
-    embed: BaseConfig,
-    dataset: ImageDataset,
-    known: CollectedLabels,
-    tables: GeneratedTables,
-) -> CommandResult:
-    """Embed the photos, run the unfinished steps on the embeddings, and summarize the results of all steps."""
-    told = {"embed": _do_step(record, this, "embed", embed, tables, {})}
-    for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
-        shutil.rmtree(embedding_run_folder(this.folder / other), ignore_errors=True)  # left by an interrupted run
-    embedded = open_store(this.store)
-    if this.ruled_out:
-        named = [(embedded.sha256[row].tobytes().hex(), name) for row, name in enumerate(embedded.sample_ids)]
-        texts = {file: [text for other, text in sorted(this.ruled_out) if other == file] for file, _ in this.ruled_out}
-        tables.write(
-            RULED_OUT, ("path", "label"), [(name, text) for file, name in named for text in texts.get(file, ())]
-        )
-    else:
-        tables.remove(RULED_OUT)
-    unread = {name for name, _ in embedded.skipped}
-    if unread & {dataset.sample_ids[place] for place in this.labels}:
-        write_labels(tables, dataset, known, unread)
-    if unread:
-        readable = {place: text for place, text in this.labels.items() if dataset.sample_ids[place] not in unread}
-        this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
-        if not 1 < len(readable) < this.num_photos:
-            this.record["answer"] = None
-    this = _link_earlier_round(this, [this.folder / name for name in _existing_stores(record, this.folder)], dataset)
-    if this.previous is not None:
-        current_progress().message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
-    steps = _build_steps(config, this)
-    apart: dict[str, BaseConfig] = {}
-    if len(dataset) >= _MIN_FOR_PROCESS:
-        waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
-        apart = {name: _write_beside(steps[name]) for name in waiting}
-    with run_in_background(_run, apart) as running:
-        told |= {
-            name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
-        }
-    for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
-        if undone not in steps:  # left by an earlier run; their labels are in given.csv
-            tables.remove(*files)
-    old = [this.folder / name for name in _existing_stores(record, this.folder) if name != this.store.name]
-    result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
-    record.record_suggested_photos(told.get("suggest", {}))
-    record.write()
-    return result
-
-
-def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
-    groups, answer = str(this.record["groups"]), this.record["answer"]
-    folder, given = this.folder, this.labels_csv
-    shared: dict[str, Any] = {"seed": config.seed}
-    backbone, described = _choose_network(config, this.described)
+def _build_steps(config: StartConfig, round_: _Round) -> dict[str, BaseConfig]:
+    groups, answer = str(round_.entry["groups"]), round_.entry["answer"]
+    folder, before = round_.folder, round_.keep_group_ids_of
+    given = folder / GIVEN_CSV if round_.labels else None
+    last_store, last_answer = round_.last_predictions or (None, None)
+    backbone, described = _choose_network(config, round_.copy_embeddings_from)
     steps: dict[str, BaseConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
@@ -519,75 +565,70 @@ def _build_steps(config: StartConfig, this: _Round) -> dict[str, BaseConfig]:
             pretrained=backbone not in ("auto", "pixels"),
             max_bad=_MAX_UNREADABLE,
             reuse=None if described is None else (described,),
-            out=this.store,
-            **shared,
+            out=round_.store,
+            seed=config.seed,
         )
     }
     earlier: dict[str, Any] = {}
-    if this.before is not None:
-        earlier = {"previous": folder / str(this.before["store"]), "previous_result": this.before["groups"]}
-        if this.answered is not None and this.answered[0] == earlier["previous"]:
-            earlier["previous_answers"] = this.answered[1]
-    named = {"index": this.store, "split": "all", "result": groups, "overwrite": True, **earlier, **shared}
+    if before is not None:
+        earlier = {"previous": folder / str(before["store"]), "previous_result": before["groups"]}
+        if earlier["previous"] == last_store:
+            earlier["previous_answers"] = last_answer
+    stored: dict[str, Any] = {"index": round_.store, "overwrite": True}
+    shown = {**stored, "dataset": str(config.photos)}
+    labeled = {"labels": given, "seed": config.seed}
     # if all photos are labeled, the classes are known
-    known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
+    known = len(set(round_.labels.values())) if len(round_.labels) == round_.num_photos else None
     number = known or config.num_classes
     new = config.new_classes if number is None else "auto"
-    if number is None and new in ("auto", "some") and this.record["suggestions"] is not None:
-        new = str(this.record["suggestions"]["classes"])
-    steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=number, new_classes=new, **named)
+    if number is None and new in ("auto", "some") and round_.entry["suggestions"] is not None:
+        new = str(round_.entry["suggestions"]["classes"])
+    steps["groups"] = DiscoverCategoriesConfig(
+        split="all", result=groups, num_classes=number, new_classes=new, **stored, **labeled, **earlier
+    )
     if answer is not None:
         steps["answer"] = DiscoverAnswerConfig(
-            index=this.store,
-            labels=given,
             grouping=groups,
             result=str(answer),
             min_confidence=config.min_confidence,
-            ruled_out=folder / RULED_OUT if this.ruled_out else None,
-            previous=None if this.answered is None else this.answered[0],
-            previous_result=None if this.answered is None else this.answered[1],
-            overwrite=True,
-            **shared,
+            ruled_out=folder / RULED_OUT if round_.ruled_out else None,
+            previous=last_store,
+            previous_result=last_answer,
+            **stored,
+            **labeled,
         )
-    if len(this.labels) < this.num_photos:
+    if len(round_.labels) < round_.num_photos:
         steps["suggest"] = SuggestConfig(
-            index=this.store,
-            labels=given,
             result=str(answer or groups),
             out=folder / NEXT,
             sheet=folder / NEXT_SHEET,
-            skip=folder / SKIPPED if this.skipped else None,
-            dataset=str(config.photos),
+            skip=folder / SKIPPED if round_.skipped else None,
             num_images=config.num_suggestions,
-            overwrite=True,
-            seed=config.seed,
+            **shown,
+            **labeled,
         )
-    looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True}
     if answer is not None and new != "none":
-        steps["novel photos"] = FindNovelConfig(
+        steps[NOVEL_STEP] = FindNovelConfig(
             answer=str(answer),
-            previous=this.previous,
-            skip=folder / SEEN if this.seen else None,
+            previous=round_.compare_new_photos_with,
+            skip=folder / SEEN if round_.seen else None,
             out=folder / NOVEL,
             sheet=folder / NOVEL_SHEET,
             num_images=_NOVEL_PHOTOS,
-            **looked,
+            **shown,
         )
-    cache = folder / "duplicates.npz" if this.num_photos <= _MAX_CACHED else None
-    steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, cache=cache, **looked)
-    steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
-    if 1 < len(set(this.labels.values())) < len(this.labels):
-        steps[_CHECKING] = FindMislabeledConfig(index=this.store, labels=given, out=folder / CHECK, overwrite=True)
+    cache = folder / "duplicates.npz" if round_.num_photos <= _MAX_CACHED else None
+    steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, cache=cache, **shown)
+    steps["odd"] = FindOddConfig(out=folder / ODD, **shown)
+    if 1 < len(set(round_.labels.values())) < len(round_.labels):
+        steps[CHECK_STEP] = FindMislabeledConfig(labels=given, out=folder / CHECK, **stored)
     steps["report"] = ReportConfig(
-        index=this.store,
-        labels=given,
         result=str(answer or groups),
         tables=folder,
         out=folder / REPORT,
-        projection="tsne" if this.num_photos <= _MAX_BY_TSNE else "pca",
-        dataset=str(config.photos),
-        overwrite=True,
-        seed=config.seed,
+        projection="tsne" if round_.num_photos <= _MAX_BY_TSNE else "pca",
+        **shown,
+        **labeled,
     )
     return steps
 
@@ -597,72 +638,30 @@ def build_command_line(config: BaseConfig) -> str:
     return shlex.join(("labelkit", *build_command_words(config)))
 
 
-def _step_inputs(this: _Round, name: str) -> dict[str, object]:
-    """Return the inputs of a step besides its options: photos, labels, and skipped, seen and confirmed photos."""
-    if name in ("embed", "duplicates", "odd"):
-        return {"photos": this.record["photos"]}
-    skipped, seen, confirmed = list(this.skipped), list(this.seen), sorted(this.confirmed.items())
-    left: dict[str, list[object]] = {"suggest": [skipped], "novel photos": [seen], _CHECKING: [confirmed]}
-    mine = [skipped, seen, confirmed] if name == "report" else left.get(name, [])
-    return {"round": this.record["inputs"], **({"left": mine} if any(mine) else {})}
-
-
-def _done(record: StartRecord, this: _Round, name: str, config: BaseConfig) -> dict[str, Any] | None:
-    return record.read_finished_values(*_step_key(this, name, config), _step_inputs(this, name))
-
-
-def _write_beside(config: BaseConfig) -> BaseConfig:
+def _with_temporary_table(config: BaseConfig) -> BaseConfig:
     """Let a step write its table next to the existing table, which the user may edit while the step runs."""
     out = Path(getattr(config, "out", ""))
     return config.model_copy(update={"out": out.with_name(f".{out.name}")}) if out.suffix == ".csv" else config
 
 
-def _step_key(this: _Round, name: str, config: BaseConfig) -> tuple[str, str]:
-    """Return the name and command under which a step is recorded, independent of the folder's location.
+def _describe_step(round_: _Round, name: str, config: BaseConfig) -> tuple[str, str, dict[str, object]]:
+    """Return the name, command and inputs under which a step is recorded, independent of the folder's location.
 
     For embed, it does not matter from which store embeddings were copied. The report page contains links to the photos.
+    The inputs are those besides the options: photos, labels, and skipped, seen and confirmed photos.
     """
+    inputs: dict[str, object] = {"photos": round_.entry["photos"]}
     if name == "embed":
-        return this.store.name, "embed"
+        return round_.store.name, "embed", inputs
+    if name not in _BACKGROUND_STEPS:
+        skipped, seen, confirmed = list(round_.skipped), list(round_.seen), sorted(round_.confirmed.items())
+        left: dict[str, list[object]] = {"suggest": [skipped], NOVEL_STEP: [seen], CHECK_STEP: [confirmed]}
+        mine = [skipped, seen, confirmed] if name == "report" else left.get(name, [])
+        inputs = {"round": round_.entry["inputs"], **({"left": mine} if any(mine) else {})}
     if name != "report" and "dataset" in type(config).model_fields:
         config = config.model_copy(update={"dataset": None})
-    inside = str(this.folder / "x")[:-1]
-    return name, shlex.join(word.removeprefix(inside) for word in build_command_words(config))
-
-
-def _do_step(
-    record: StartRecord,
-    this: _Round,
-    name: str,
-    config: BaseConfig,
-    tables: GeneratedTables,
-    running: Mapping[str, Callable[[], CommandResult]],
-) -> dict[str, Any]:
-    """Run a step unless it is finished, or wait for it if it runs in the background; return the reported values."""
-    progress = current_progress()
-    found = _done(record, this, name, config)
-    if found is not None:
-        progress.message(f"{name}: already done")
-        return found | ({"already_done": True} if name == "embed" else {})
-    started = time.monotonic()
-    beside = _write_beside(config)
-    out, made = (Path(getattr(one, "out", "")) for one in (config, beside))
-    result = running[name]() if name in running else _run(beside)
-    values = to_json_types(result.to_json())
-    assert isinstance(values, dict)
-    if name == _CHECKING:
-        remove_confirmed_labels(made, values, this.confirmed)
-    files = [out if path == made else path for path in result.paths if path.exists()]
-    if made != out:
-        values["csv"] = str(out)
-        if not tables.replace(out, made):
-            return values
-    if name != "report":
-        record.steps.pop("report", None)  # the page shows the results of this step
-    record.record_step(*_step_key(this, name, config), _step_inputs(this, name), files, values)
-    took = "done in the background" if name in running else f"{time.monotonic() - started:.0f} s"
-    progress.message(f"{name}: {took}")
-    return values
+    inside = str(round_.folder / "x")[:-1]
+    return name, shlex.join(word.removeprefix(inside) for word in build_command_words(config)), inputs
 
 
 def _run(config: BaseConfig) -> CommandResult:
@@ -683,25 +682,22 @@ def _run(config: BaseConfig) -> CommandResult:
     return result
 
 
-def _estimate_time(config: BaseConfig, this: _Round, dataset: ImageDataset, record: StartRecord) -> float | None:
+def _estimate_time(config: BaseConfig, round_: _Round, dataset: ImageDataset, record: StartRecord) -> float | None:
     """Estimate the minutes to embed the remaining photos; ``None`` if there are only a few.
 
     The speed is that of earlier runs with the same network, or measured on a few photos, for which torch is loaded.
     """
     assert isinstance(config, EmbedConfig)
-    there = set() if this.described is None else set(open_store(this.described).sample_ids)
+    there = set() if round_.copy_embeddings_from is None else set(open_store(round_.copy_embeddings_from).sample_ids)
     missing = sum(name not in there for name in dataset.sample_ids)
     if there and missing <= _FEW_LATER:
         return None
-    stores = {str(entry["store"]) for entry in record.rounds if entry["backbone"] == this.record["backbone"]}
+    stores = {str(entry["store"]) for entry in record.rounds if entry["backbone"] == round_.entry["backbone"]}
     speeds = [record.steps[name]["values"].get("images_per_second") or 0.0 for name in stores & record.steps.keys()]
     # a run that embedded a few photos was slowed by its start
     if config.reuse is not None and (speed := max(speeds, default=0.0)) > 0:
         return missing / speed / 60
     with use_progress(Progress()):
-        short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
-        result = _run(short)
+        result = _run(config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None}))
     found = result.to_json()["estimated_minutes"]
-    if not isinstance(found, int | float):
-        return None
-    return float(found) * missing / len(dataset)
+    return found * missing / len(dataset) if isinstance(found, int | float) else None

@@ -15,11 +15,12 @@ from labelkit.data.tables import to_class_name
 from labelkit.errors import StoreError
 from labelkit.files import sha256_file
 from labelkit.formatting import join_first_few
-from labelkit.pipelines.start.given import GIVEN, LABELS, NEXT, GeneratedTables, TableLabel
+from labelkit.pipelines.start.given import GIVEN_CSV, LABELS, NEXT, GeneratedTables, TableLabel
 from labelkit.pipelines.start.options import StartConfig
+from labelkit.pipelines.start.record import CHECK_STEP, NOVEL_STEP
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import csv_bytes
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore, match_rows_by_file, open_store
 from labelkit.store.results import read_result
 
 COLUMNS = ("path", "label", "kind", "confidence", "best_class", "best_confidence", "group", "new_chance")
@@ -149,7 +150,8 @@ def find_corrected_labels(
         if emptied := sum(not text and name in given for name, text in tables.read_with_empty(path).items()):
             current_progress().warning(
                 f"{path}: {emptied} of your labels {'was' if emptied == 1 else 'were'} emptied, but "
-                f"{'is' if emptied == 1 else 'are'} kept; to remove a label, delete its line in {tables.folder / GIVEN}"
+                f"{'is' if emptied == 1 else 'are'} kept; to remove a label, delete its line in "
+                f"{tables.folder / GIVEN_CSV}"
             )
         changed = [one for one in labels if before.get(one.path, one.text) != one.text]
         counts = Counter((before[one.path], one.text) for one in changed)
@@ -189,7 +191,7 @@ def _compare_with_earlier_result(
 
 
 def _found_table(
-    told: Mapping[str, Mapping[str, Any]],
+    step_values: Mapping[str, Mapping[str, Any]],
     rows: Sequence[tuple[str, ...]],
     counts: Mapping[str, int],
     right: tuple[int, int] | None,
@@ -202,40 +204,40 @@ def _found_table(
     )
     classes = len({row[1] for row in rows if row[2] == "given"})
     yours = f"in {classes} {'class' if classes == 1 else 'classes'}"
-    if told.get("labels to check", {}).get("doubtful_labels"):
+    if step_values.get(CHECK_STEP, {}).get("doubtful_labels"):
         yours += "; check.csv lists those to check first: correct wrong labels, and delete the other lines"
     lines: list[list[Cell]] = [["labeled by you", counts["given"], yours]]
-    if "answer" in told:
+    if "answer" in step_values:
         sure = f"{counts['known']:,} in your classes, {counts['new']:,} new{of_answered if answered else ''}"
         guessed = f"labels.csv contains the best guess for each{of_guesses if counts['unsure'] else ''}"
         lines += [["predicted", answered, sure], ["unsure", counts["unsure"], guessed]]
     elif counts["given"] < len(rows):
         number = len({row[1] for row in rows if row[2] != "given"})
         lines.append(["grouped", len(rows) - counts["given"], f"in {number} groups"])
-    novel = told.get("novel photos", {})
+    novel = step_values.get(NOVEL_STEP, {})
     if novel.get("in_new_groups"):
         count = len(novel["new_groups"])
         unsure = novel["unsure_in_new_groups"]
         where = f"{novel['in_new_groups'] - unsure:,} predicted, {unsure:,} unsure, in {count} unlabeled "
         where += f"{'group' if count == 1 else 'groups'} (novel.csv)"
         lines.append(["likely of a new class", novel["in_new_groups"], where])
-    lines.append(["to check", *_count_images_to_check(told, len(rows))])
+    lines.append(["to check", *_count_images_to_check(step_values, len(rows))])
     if skipped:
         lines.append(["skipped", len(skipped), f"unreadable: {join_first_few(skipped, _SHOWN)}"])
     total = "" if right is None else f", about {counts['given'] + sum(right):,} of them labeled correctly"
-    if total and _found_no_class(told["groups"]) and not _allowed_photos(told["groups"], rows):
+    if total and _found_no_class(step_values["groups"]) and not _allowed_photos(step_values["groups"], rows):
         total += ", if you have labeled photos of every class"
     return Table(f"{len(rows):,} photos{total}", ["", "photos", ""], lines)
 
 
-def _count_images_to_check(told: Mapping[str, Mapping[str, Any]], photos: int) -> tuple[int, str]:
+def _count_images_to_check(step_values: Mapping[str, Mapping[str, Any]], photos: int) -> tuple[int, str]:
     """Count copies, pairs of one scene, and outliers; if there are more pairs than photos, only mention them."""
-    scene, scenes = "of photos of the same scene", told["duplicates"]["pairs"].get("same_scene", 0)
+    scene, scenes = "of photos of the same scene", step_values["duplicates"]["pairs"].get("same_scene", 0)
     alike, scenes = (0, scenes) if scenes <= photos else (scenes, 0)
     found = [
-        (told["duplicates"]["spare_images"], "copy", "copies", "duplicates.csv"),
+        (step_values["duplicates"]["spare_images"], "copy", "copies", "duplicates.csv"),
         (scenes, f"pair {scene}", f"pairs {scene}", "duplicates.csv"),
-        (told["odd"]["odd_images"], "outlier", "outliers", "odd.csv"),
+        (step_values["odd"]["odd_images"], "outlier", "outliers", "odd.csv"),
     ]
     parts = [f"{count:,} {one if count == 1 else many} ({table})" for count, one, many, table in found if count]
     if alike:
@@ -281,22 +283,22 @@ def _unused_sentence(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _next_sentences(
-    told: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int], made: Sequence[Path]
+    step_values: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int], made: Sequence[Path]
 ) -> list[str]:
     """Return sentences about what limits the predictions, if anything, and what to do next."""
     table, following, page = made
     look = f'Open {page}: "Groups" shows all photos of each class. The label of each photo is in {table}.'
-    if "suggest" not in told:
+    if "suggest" not in step_values:
         return ["Every photo is already labeled: there is nothing left to predict.", look]
     said = []
     if not counts["given"]:
         said.append("No photo is labeled yet: groups are only numbered, and their reliability is unknown.")
-    elif "answer" not in told:
+    elif "answer" not in step_values:
         said.append("A single label cannot distinguish classes: photos are grouped, but have no predictions.")
-    elif not told["answer"]["calibration"]["labels"]:
+    elif not step_values["answer"]["calibration"]["labels"]:
         said.append("No class has two labels yet: every photo has a best guess, but its reliability is unknown.")
-    said += _later_sentence(told.get("novel photos", {}), table.parent)
-    suggested = told["suggest"]
+    said += _later_sentence(step_values.get(NOVEL_STEP, {}), table.parent)
+    suggested = step_values["suggest"]
     like_them, wrong = suggested["like_them"], suggested["like_them_wrong"]
     why = ""
     if like_them and suggested["labels"]:
@@ -321,10 +323,10 @@ def _later_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
         return [
             f"None of the {novel['images']} new photos seems to belong to a new class; the most likely ones {first}."
         ]
-    told = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
-    told += f" {novel['images']} new photos"
-    told += " are closer to each other than to all earlier photos: those that" if few else ", those that"
-    return [f"{told} most likely belong to a new class {first}."]
+    text = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
+    text += f" {novel['images']} new photos"
+    text += " are closer to each other than to all earlier photos: those that" if few else ", those that"
+    return [f"{text} most likely belong to a new class {first}."]
 
 
 def _classes_sentence(
@@ -394,19 +396,10 @@ def compare_predictions(
         longer unsure (``now_answered``), that have become unsure (``now_unsure``), that have been ``labeled`` since
         with a class that had labels then, and how many of these had been ``guessed_right``.
     """
-    digests_then = [digest.tobytes() for digest in earlier_store.sha256]
-    # among copies, prefer the one with the same path, then the first
-    then = {
-        (digest, ""): answer
-        for digest, answer in zip(reversed(digests_then), reversed(earlier_predictions), strict=True)
-    }
-    then |= dict(zip(zip(digests_then, earlier_store.sample_ids, strict=True), earlier_predictions, strict=True))
+    found = match_rows_by_file([earlier_store], store.sample_ids, [digest.tobytes() for digest in store.sha256])
+    rows = zip(store.sample_ids, found[:, 1].tolist(), predictions, strict=True)
+    both = [(name, earlier_predictions[row], now) for name, row, now in rows if row >= 0]
     labeled_then = {label for label, kind, _ in earlier_predictions if kind == "given"}
-    both = []
-    for digest, name, now in zip(store.sha256, store.sample_ids, predictions, strict=True):
-        before = then.get((digest.tobytes(), name)) or then.get((digest.tobytes(), ""))
-        if before is not None:
-            both.append((name, before, now))
     named = [
         (before[0], now[0])
         for _, before, now in both

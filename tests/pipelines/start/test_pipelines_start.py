@@ -467,7 +467,7 @@ def test_predictions_are_corrected_in_the_table_of_labels(
     # who interrupts the next call has not lost them
     add_photos(photos, range(30, 32), seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "_do_step", stop)
+        patch.setattr(run_module._StartRun, "do_step", stop)
         with pytest.raises(KeyboardInterrupt):
             run(photos, labels=known, num_classes=5)
 
@@ -778,7 +778,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
     write_labels(folder / "next.csv", [int(asked[:3])])
     other = next(f"{i:03d}.png" for i in range(8, 30) if i % 3 != int(asked[:3]) % 3)
     rename(photos, {asked: other, other: asked, "000.png": "001.png", "001.png": "000.png"})
-    noted, do = records.StartRecord.record_step, run_module._do_step
+    noted, do = records.StartRecord.record_step, run_module._StartRun.do_step
 
     def stop_before(*given: object) -> dict[str, object]:
         if step == "the tables":
@@ -791,7 +791,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "_do_step", stop_before)
+        patch.setattr(run_module._StartRun, "do_step", stop_before)
         if step == "the record":
             patch.setattr(run_module, "write_labels", stop)
         patch.setattr(records.StartRecord, "record_step", stop_after)
