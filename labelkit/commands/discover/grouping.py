@@ -165,7 +165,7 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
             remedy += f" To use another result, pass it as --grouping (existing results: {', '.join(there)})."
         raise StoreError(str(store.path), f"has no result named {' or '.join(_PREFERRED)}", remedy)
     result = read_result(store, name)
-    ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
+    ids = result.group_ids(best_guess=False)
     if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
         raise StoreError(
             result.where,
@@ -174,7 +174,7 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
         )
     if config.grouping is None:
         current_progress().message(f"using the groups of result {name!r} ({result.stage})")
-    return result, np.asarray(ids, dtype=np.int64)
+    return result, ids
 
 
 def _labels(

@@ -83,11 +83,10 @@ def _load_rule(store: EmbeddingStore, result: Result) -> PredictionRule:
             problem = "was created by a version of labelkit that could not predict labels of new images"
             raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         return rule
-    ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
-    if ids is None:
+    groups = result.group_ids(best_guess=False)
+    if groups is None:
         remedy = "Pass a result of `labelkit discover answer`, or of a command that groups images."
         raise StoreError(result.where, f"contains {result.kind}, from which labels cannot be predicted", remedy)
-    groups = np.asarray(ids, dtype=np.int64)
     rows = np.flatnonzero(groups >= 0)
     features = load_finite_embeddings(store, rows)
     is_unit = result.params.get("normalize") is not False
