@@ -227,6 +227,11 @@ class EmbeddingStore:
         return {name: lazy.rows for name, lazy in self._extras.items()}
 
     @property
+    def has_logits(self) -> bool:
+        """Whether ``extras`` contains the logits of a classifier; they are not read."""
+        return "logits" in self._extras
+
+    @property
     def view_embeddings(self) -> NDArray[Any] | None:
         """Read-only embeddings (n, v, d) of v augmented views, or ``None``; raises the same errors as ``extras``."""
         return None if self._views is None else self._views.rows.reshape(self.n, -1, self.dim)
@@ -281,7 +286,7 @@ class EmbeddingStore:
             trained = _keys_of(self.model.trained_labels)
             by_name = np.isin(_name_keys(self.sample_ids), trained)
             return by_name | np.isin(_file_keys(self.sha256), trained) if self.has_images else by_name
-        if "logits" in self._extras and self.labeled is not None:  # a store of an earlier version
+        if self.has_logits and self.labeled is not None:  # a store of an earlier version
             return np.asarray(self.labeled, dtype=bool)
         return np.zeros(self.n, dtype=bool)
 

@@ -159,7 +159,7 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
         name = config.grouping or "categories"
     if name is None:
         remedy = "Pass --num-clusters, or first run `labelkit discover categories` without --num-classes."
-        if "logits" in store.extras:
+        if store.has_logits:
             remedy = "First run `labelkit discover head` on this store, or pass --num-clusters."
         if there:
             remedy += f" To use another result, pass it as --grouping (existing results: {', '.join(there)})."
