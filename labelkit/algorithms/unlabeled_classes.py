@@ -55,8 +55,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.algorithms.class_projection import MAX_DIRECTIONS
 from labelkit.algorithms.few_label_classifier import RefittableClassifier
-from labelkit.algorithms.hierarchy import MAX_DIRECTIONS, build_hierarchy
+from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.projection import principal_directions
 
 _FOLDS: Final = 5
@@ -235,7 +236,7 @@ def estimate_accuracy_by_num_groups(
             right[mine] += classifier.probabilities(kept)[hidden].argmax(axis=1) == own[mine]
             tree = build_hierarchy(places, kept, generator=generator)
             for place, other in enumerate(numbers):
-                ids, _ = tree.cut(min(max(len(classes) + other, tree.min_groups), tree.max_groups), min_size=min_size)
+                ids, _ = tree.cut(tree.clamp(len(classes) + other), min_size=min_size)
                 missed[place, mine] += ids[hidden] >= len(classes)
                 found[place] += (ids[unlabeled] >= len(classes)).mean() / len(used)
     # weight hidden labels by the size of their class

@@ -159,8 +159,7 @@ def collect_held_out_evidence(
             factors.append((1 + len(classes) / own[labels >= 0].sum()) / (1 + 1 / left))
             with one_blas_thread:
                 tree = build_hierarchy(features, drop_low_weight_labels(kept, own), generator=generator)
-            wanted = min(max(num_groups, tree.min_groups), tree.max_groups)
-            ids, count = tree.cut(wanted, min_size=min_size)
+            ids, count = tree.cut(tree.clamp(num_groups), min_size=min_size)
             # all rounds have the same number of columns: groups that a round cannot form are empty
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)
             of_group[: len(tree.labels)] = tree.labels
