@@ -17,6 +17,7 @@ from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCat
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import read_labeled_rows
 from labelkit.errors import StoreError
+from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
@@ -197,10 +198,9 @@ def _labels(
         source = dict(result.params.get("labels") or {})
     absent = [class_names[label] for label in np.setdiff1d(labels[labels >= 0], class_of_group)]
     if absent and (labels < 0).any():
-        more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
         raise StoreError(
             result.where,
-            f"has no groups for the classes {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which were "
+            f"has no groups for the classes {join_first_few(map(repr, absent), _SHOWN)}, which were "
             "first labeled after the result was created",
             f"Run `labelkit {result.stage} ... --overwrite` again with these labels.",
         )
