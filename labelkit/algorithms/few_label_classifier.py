@@ -141,7 +141,7 @@ class RefittableClassifier:
             groups=build_nearest_mean_classifier(means, _GROUP_TEMPERATURE * self._scale),
             own_group=_own_group_factors(np.array([self._weights(np.flatnonzero(labels == c)).sum() for c in classes])),
             alpha=ALPHA,
-            shares=probabilities.astype(np.float32),
+            probabilities=probabilities.astype(np.float32),
             temperature=None,
             group_weight=group_weight,
         )

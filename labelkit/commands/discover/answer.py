@@ -231,9 +231,9 @@ def _predict(
     assert rule.temperature is not None
     parts, expected = [], []
     for block in row_slices(len(rows), numbers_per_row):
-        shares = rule.predict_probabilities(rows[block], stored)
-        parts.append(calibrate_predictions(shares, rule.class_of_group, rule.temperature))
-        expected.append(calibrate_predictions(shares, rule.class_of_group, likeliest).confidence)
+        probabilities = rule.predict_probabilities(rows[block], stored)
+        parts.append(calibrate_predictions(probabilities, rule.class_of_group, rule.temperature))
+        expected.append(calibrate_predictions(probabilities, rule.class_of_group, likeliest).confidence)
     return (*vars(join_predictions(parts)).values(), np.concatenate(expected))
 
 
@@ -258,8 +258,8 @@ def _answer(
         weights = whole if weights is None else weights * whole
     classifier = RefittableClassifier(grouping.features, labels, weights)
     class_of_group, weight = grouping.class_of_group, grouping.group_weight
-    shares = classifier.probabilities(labels, grouping.group_ids, class_of_group, group_weight=weight)
-    new_share = _estimate_new_fraction(grouping, shares, labels)
+    probabilities = classifier.probabilities(labels, grouping.group_ids, class_of_group, group_weight=weight)
+    new_share = _estimate_new_fraction(grouping, probabilities, labels)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
         ids, options = grouping.group_ids, {"min_size": grouping.min_size, "seed": config.seed}
@@ -269,25 +269,27 @@ def _answer(
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
-        evidence = collect_unused_label_evidence(shares, class_of_group, fresh)
+        evidence = collect_unused_label_evidence(probabilities, class_of_group, fresh)
     calibration = fit_calibration(evidence)
-    found = calibrate_predictions(shares, class_of_group, calibration.cautious, grouping.ruled_out)
-    expected = calibrate_predictions(shares, class_of_group, calibration.likeliest, grouping.ruled_out).confidence
-    rule = classifier.build_rule(labels, grouping.group_ids, class_of_group, shares, group_weight=weight)
+    found, likeliest = (
+        calibrate_predictions(probabilities, class_of_group, temperature, grouping.ruled_out)
+        for temperature in (calibration.cautious, calibration.likeliest)
+    )
+    rule = classifier.build_rule(labels, grouping.group_ids, class_of_group, probabilities, group_weight=weight)
     rule = replace(
         rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperature=calibration.cautious
     )
-    return _Predictions(found, expected, calibration, calibration_rows, new_share, rule)
+    return _Predictions(found, likeliest.confidence, calibration, calibration_rows, new_share, rule)
 
 
-def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+def _estimate_new_fraction(grouping: Grouping, probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     """Estimate the fraction of unlabeled rows that belong to new classes.
 
     Returns the larger of two estimates: the fraction predicted as new, and the fraction estimated when the groups were
     formed or, if the user set the number of classes, the fraction in new groups if all groups were equally large.
     """
     unlabeled, is_new = labels < 0, grouping.class_of_group < 0
-    named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
+    named = float(is_new[probabilities.argmax(axis=1)][unlabeled].mean())
     share = grouping.new_share
     if share is None:
         in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
@@ -402,9 +404,9 @@ def _arrays(
     if len(grouping.rows) < len(rows):
         rule = replace(rule, rows=grouping.rows)
     else:
-        shares = np.zeros((store.n, rule.shares.shape[1]), dtype=np.float32)
-        shares[rows] = rule.shares
-        rule = replace(rule, shares=shares)
+        probabilities = np.zeros((store.n, rule.probabilities.shape[1]), dtype=np.float32)
+        probabilities[rows] = rule.probabilities
+        rule = replace(rule, probabilities=probabilities)
     for group, label in enumerate(grouping.class_of_group):
         if label >= 0:
             own = read.given.labels == label

@@ -48,7 +48,7 @@ def rule_of(shares: list[list[float]], alpha: float, biases: list[float]) -> Pre
         class_columns=NO_CLASS,
         groups=start,
         alpha=alpha,
-        shares=np.array(shares, dtype=np.float32),
+        probabilities=np.array(shares, dtype=np.float32),
         temperature=1.0,
     )
 
