@@ -163,7 +163,7 @@ def collect_held_out_evidence(
             # all rounds have the same number of columns: groups that a round cannot form are empty
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)
             of_group[: len(tree.labels)] = tree.labels
-            probabilities = classifier.probabilities(kept, ids, of_group, group_weight=group_weight)
+            probabilities = classifier.fit_and_predict(kept, ids, of_group, group_weight=group_weight)
             scored.append(
                 (*_score_predictions(probabilities[:, : int(in_use.sum())], tested, of_group, labels[tested]), tested)
             )

@@ -82,7 +82,7 @@ class GroupedRows:
     given: UsableLabels
 
 
-def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
+def run_discover_categories(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
     """Cluster the images of a store hierarchically, as ``labelkit discover categories --num-classes`` does.
 
     Returns:

@@ -212,11 +212,11 @@ def _predict_queries(
             note = f"same file as {store.sample_ids[row]}"
             yield Prediction(name, stored.labels[row], stored.kinds[row], _number(stored.confidence[row]), note)
             continue
-        kind = "new" if rule.class_of_group[found.named[place]] < 0 else "known"
+        kind = "new" if rule.class_of_group[found.group[place]] < 0 else "known"
         # a missing confidence (groups have none) does not count as low
         if unchecked or found.confidence[place] < min_confidence:
             kind = "unsure"
-        yield Prediction(name, names[int(found.named[place])], kind, _number(found.confidence[place]), "")
+        yield Prediction(name, names[int(found.group[place])], kind, _number(found.confidence[place]), "")
 
 
 def _predict(rule: PredictionRule, stored: LazyRows, rows: StoredRows) -> tuple[NDArray[Any], ...]:
