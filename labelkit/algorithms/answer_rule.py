@@ -55,7 +55,7 @@ class PredictionRule:
     # predicts all groups from their means; ``None`` if every group is a labeled class
     groups: LinearSoftmaxClassifier | None
     alpha: float  # weight of the probabilities of the nearest stored images, in [0, 1)
-    shares: NDArray[np.float32]  # (n, k) float32 group probabilities of stored images; 0 for images not grouped
+    probabilities: NDArray[np.float32]  # (n, k) float32 group probabilities of stored images; 0 for images not grouped
     temperature: float | None  # for computing confidences; ``None`` if the confidence is unknown
     rows: NDArray[np.int64] | None = None  # (n,) int64, position of each stored image in the store; ``None``: all
     square_roots: bool = False  # whether to use the square roots of embeddings
@@ -66,7 +66,7 @@ class PredictionRule:
         """Convert the rule to a dictionary of arrays that can be stored in a result."""
         found: dict[str, NDArray[np.generic]] = {
             "class_columns": self.class_columns,
-            "shares": self.shares,
+            "shares": self.probabilities,
             "own_group": np.broadcast_to(self.own_group, self.class_columns.shape),
             "settings": np.array([getattr(self, name) for name in _SETTINGS], dtype=np.float64),
         }
@@ -101,7 +101,7 @@ class PredictionRule:
             class_columns=own["class_columns"],
             groups=linear("groups"),
             alpha=settings["alpha"],
-            shares=own["shares"],
+            probabilities=own["shares"],
             temperature=float(params["temperature"]),
             rows=own.get("rows"),
             square_roots=bool(settings["square_roots"]),
@@ -135,22 +135,22 @@ class PredictionRule:
             features: scaled features of images that are not stored rows.
             neighbor_average: (m, k) :meth:`average_neighbor_probabilities` of each image; ``None`` to use no neighbors.
         """
-        shares = self.predict_without_neighbors(features)
+        probabilities = self.predict_without_neighbors(features)
         if neighbor_average is not None:
-            shares = (1 - self.alpha) * shares + self.alpha * neighbor_average
-        totals = shares.sum(axis=1, keepdims=True)
-        return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
+            probabilities = (1 - self.alpha) * probabilities + self.alpha * neighbor_average
+        totals = probabilities.sum(axis=1, keepdims=True)
+        return np.where(totals > 0, probabilities / np.where(totals > 0, totals, 1), 1 / probabilities.shape[1])
 
     def average_neighbor_probabilities(self, cosines: NDArray[np.floating[Any]], indices: NDArray[np.int64]) -> Doubles:
         """Average the group probabilities (m, k) of nearby stored images, weighted by cosine; 0 if none is near.
 
         Args:
             cosines: (m, b) cosines to the nearest stored rows.
-            indices: (m, b) indices of these rows in ``shares``.
+            indices: (m, b) indices of these rows in ``probabilities``.
         """
         weights = np.maximum(cosines.astype(np.float64), 0) ** _POWER
         totals = weights.sum(axis=1, keepdims=True)
-        mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[indices].astype(np.float64))
+        mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.probabilities[indices].astype(np.float64))
         return np.where(totals > 0, mixed / np.where(totals > 0, totals, 1), 0)
 
     def predict(self, embeddings: NDArray[np.float32], stored: Any) -> Predictions:
@@ -158,16 +158,16 @@ class PredictionRule:
 
         Args:
             embeddings: (m, d), as in the store; m >= 1.
-            stored: (n, d) embeddings of the images in ``shares``, or of the whole store if ``rows`` selects them.
+            stored: (n, d) embeddings of the images in ``self.probabilities``, or of the whole store if ``rows`` is set.
 
         Returns:
             Predictions with confidences, which are NaN without a temperature.
         """
-        shares = self.predict_probabilities(embeddings, stored)
+        probabilities = self.predict_probabilities(embeddings, stored)
         if self.temperature is not None:
-            return calibrate_predictions(shares, self.class_of_group, self.temperature)
-        unknown = np.full(len(shares), np.nan)
-        found = calibrate_predictions(shares, self.class_of_group, 1.0)
+            return calibrate_predictions(probabilities, self.class_of_group, self.temperature)
+        unknown = np.full(len(probabilities), np.nan)
+        found = calibrate_predictions(probabilities, self.class_of_group, 1.0)
         return replace(found, confidence=unknown, margin=unknown)
 
     def predict_probabilities(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
@@ -180,7 +180,7 @@ class PredictionRule:
 
     def _average_nearest(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
         """Average the group probabilities (m, k) of the stored images nearest to unit-norm queries (m, d)."""
-        usable: NDArray[np.bool_] = self.shares.max(axis=1) > 0
+        usable: NDArray[np.bool_] = self.probabilities.max(axis=1) > 0
         k = min(NEIGHBORS, int(usable.sum()))
         rows = StoredRows(stored, self.rows, roots=self.square_roots, in_blocks=True)
         best = np.zeros((len(queries), 0), dtype=np.float32)
@@ -269,7 +269,7 @@ def build_nearest_mean_rule(
         class_columns=np.zeros(0, dtype=np.int64),
         groups=build_nearest_mean_classifier(means, 1.0),
         alpha=0.0,
-        shares=np.zeros((0, len(is_new)), dtype=np.float32),
+        probabilities=np.zeros((0, len(is_new)), dtype=np.float32),
         temperature=None,
         square_roots=square_roots,
     )

@@ -129,19 +129,19 @@ def kmeans(
     if num_clusters > len(rows):
         raise ValueError(f"num_clusters must be at most the number of rows ({len(rows)}), got {num_clusters}")
     if spherical:
-        framed = _ScaledRows(to_unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
+        scaled = _ScaledRows(to_unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
     else:
-        framed = _ScaledRows(rows, *_find_offset_and_scale(rows))
-    points = framed.rows_for_fitting(num_clusters)
+        scaled = _ScaledRows(rows, *_find_offset_and_scale(rows))
+    points = scaled.rows_for_fitting(num_clusters)
     if init_centroids is None:
         starts = _initialize_centroids(points, num_clusters, num_inits, generator)
     else:
         given = validate_rows(init_centroids, "init_centroids")[:]
-        starts = iter([framed.scale_rows(to_unit_length(given, "init_centroids")[:] if spherical else given)])
+        starts = iter([scaled.scale_rows(to_unit_length(given, "init_centroids")[:] if spherical else given)])
     runs = (_fit_centroids(points, start, max_iter, tol, spherical=spherical) for start in starts)
     centroids, _, num_iterations = min(runs, key=itemgetter(1))
-    ids, places, inertia = _assign_rows(framed, centroids, spherical=spherical)
-    return Clustering(ids, places.astype(rows.dtype), inertia, num_iterations)
+    ids, means, inertia = _assign_rows(scaled, centroids, spherical=spherical)
+    return Clustering(ids, means.astype(rows.dtype), inertia, num_iterations)
 
 
 def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
@@ -159,8 +159,8 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
         raise ValueError("centroids must have at least one row")
     if rows.shape[1] != places.shape[1]:
         raise ValueError(f"x has {rows.shape[1]} columns, but centroids have {places.shape[1]}")
-    framed = _ScaledRows(rows, *_find_offset_and_scale(rows, places))
-    return framed.find_nearest_centroids(framed.scale_rows(places))
+    scaled = _ScaledRows(rows, *_find_offset_and_scale(rows, places))
+    return scaled.find_nearest_centroids(scaled.scale_rows(places))
 
 
 def sum_rows(rows: Rows, cluster_ids: Ids, num_clusters: int) -> Doubles:
@@ -247,23 +247,23 @@ def semi_supervised_kmeans(
     if num_new > len(free):
         raise ValueError(f"{num_new} unlabeled clusters require at least as many unlabeled rows, got {len(free)}")
 
-    framed = _ScaledRows(free, *_find_offset_and_scale(free, fixed))
-    fixed_rows = framed.scale_rows(fixed[:])
-    points, sums = framed.rows_for_fitting(num_clusters), sum_rows(fixed_rows, fixed_ids, num_classes)
+    scaled = _ScaledRows(free, *_find_offset_and_scale(free, fixed))
+    fixed_rows = scaled.scale_rows(fixed[:])
+    points, sums = scaled.rows_for_fitting(num_clusters), sum_rows(fixed_rows, fixed_ids, num_classes)
     total_square = float(squared_norms(points).sum() + squared_norms(fixed_rows).sum())
-    problem = _Problem(
-        points, sums, np.bincount(fixed_ids), total_square, num_clusters, max_iter, float(np.sqrt(tol)) / framed.scale
+    problem = _SemiSupervisedProblem(
+        points, sums, np.bincount(fixed_ids), total_square, num_clusters, max_iter, float(np.sqrt(tol)) / scaled.scale
     )
     best = problem.run_restarts(generator.random((num_inits, num_new)) if num_new else np.empty((1, 0)))
     if exchange and num_classes:
         best = problem.rematch_centroids(best)
-    ids, places, inertia = _assign_rows(framed, best.centroids, fixed, fixed_ids)
+    ids, means, inertia = _assign_rows(scaled, best.centroids, fixed, fixed_ids)
     class_of_cluster = np.full(num_clusters, -1, dtype=np.int64)
     class_of_cluster[:num_classes] = classes
     return SemiSupervisedClustering(
         unlabeled_ids=ids,
         labeled_ids=fixed_ids.astype(np.int64),
-        centroids=places.astype(np.result_type(free.dtype, fixed.dtype)),
+        centroids=means.astype(np.result_type(free.dtype, fixed.dtype)),
         class_of_cluster=class_of_cluster,
         inertia=inertia,
         num_iterations=best.num_iterations,
@@ -281,7 +281,7 @@ class _Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
+class _SemiSupervisedProblem:
     """Data and settings shared by all restarts of semi-supervised k-means; rows are scaled."""
 
     points: Singles  # (n, d) unlabeled rows
@@ -467,15 +467,15 @@ class _ScaledRows:
     def find_nearest_centroids(self, centroids: Singles) -> Ids:
         """Find the index (n,) int64 of the scaled centroid nearest to each row."""
         find = partial(_find_nearest_scaled, self.offset, self.scale, centroids)
-        if not isinstance(self.rows, StoredRows) or self.rows.spread is None:
+        if not isinstance(self.rows, StoredRows) or self.rows.map_parts is None:
             return find(self.rows)
-        return np.concatenate(list(self.rows.spread(find, self.rows)))
+        return np.concatenate(list(self.rows.map_parts(find, self.rows)))
 
 
 def _find_nearest_scaled(offset: Doubles, scale: float, centroids: Singles, rows: Rows) -> Ids:
     """Return the nearest scaled centroid of each row, (n,)."""
-    framed = _ScaledRows(rows, offset, scale)
-    found = [_find_nearest(framed.scale_rows(part), centroids) for _, part in iterate_blocks(rows)]
+    scaled = _ScaledRows(rows, offset, scale)
+    found = [_find_nearest(scaled.scale_rows(part), centroids) for _, part in iterate_blocks(rows)]
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
@@ -494,7 +494,7 @@ def _find_offset_and_scale(*arrays: Rows) -> tuple[Doubles, float]:
 
 
 def _assign_rows(
-    framed: _ScaledRows,
+    scaled: _ScaledRows,
     centroids: Singles,
     fixed: Rows | None = None,
     fixed_ids: Ids | None = None,
@@ -504,7 +504,7 @@ def _assign_rows(
     """Assign rows to scaled centroids (k, d), and fill empty clusters with the rows farthest from their own centroid.
 
     Args:
-        framed: rows to assign.
+        scaled: rows to assign.
         centroids: fitted centroids.
         fixed: rows whose cluster is fixed.
         fixed_ids: clusters of the fixed rows.
@@ -513,8 +513,8 @@ def _assign_rows(
     Returns:
         (n,) ids; (k, d) means of all members, fixed or not; inertia of all rows.
     """
-    rows, k = framed.rows, len(centroids)
-    ids, before = framed.find_nearest_centroids(centroids), framed.offset + framed.scale * centroids.astype(np.float64)
+    rows, k = scaled.rows, len(centroids)
+    ids, before = scaled.find_nearest_centroids(centroids), scaled.offset + scaled.scale * centroids.astype(np.float64)
     fixed_sums = 0.0 if fixed is None or fixed_ids is None else sum_rows(fixed, fixed_ids, k)
     fixed_sizes = 0 if fixed_ids is None else np.bincount(fixed_ids, minlength=k)
     while True:
@@ -528,7 +528,7 @@ def _assign_rows(
         distances = _squared_distances(rows, ids, means)
         empty = np.flatnonzero(sizes == 0)
         far = np.argsort(-distances, kind="stable")[: len(empty)]
-        far = far[distances[far] > _EQUAL * framed.scale**2]
+        far = far[distances[far] > _EQUAL * scaled.scale**2]
         if not len(far):
             break
         ids[far] = empty[: len(far)]

@@ -20,7 +20,7 @@ _EPSILON: Final = 1e-12
 class Predictions:
     """Predicted groups of all samples, with calibrated confidences."""
 
-    named: Ints  # (n,) int64, the most probable group
+    group: Ints  # (n,) int64, the most probable group
     confidence: Doubles  # (n,) float64 in [0, 1], calibrated
     margin: Doubles  # (n,) float64, the confidence minus that of the second most probable group
     runner_up: Ints  # (n,) int64, the second most probable group; -1 if there is none

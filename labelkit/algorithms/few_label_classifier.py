@@ -141,12 +141,12 @@ class RefittableClassifier:
             groups=build_nearest_mean_classifier(means, _GROUP_TEMPERATURE * self._scale),
             own_group=_own_group_factors(np.array([self._weights(np.flatnonzero(labels == c)).sum() for c in classes])),
             alpha=ALPHA,
-            shares=probabilities.astype(np.float32),
+            probabilities=probabilities.astype(np.float32),
             temperature=None,
             group_weight=group_weight,
         )
 
-    def probabilities(
+    def fit_and_predict(
         self,
         labels: Ints,
         group_ids: Ints | None = None,
@@ -220,5 +220,5 @@ def cross_validate(classifier: RefittableClassifier, labels: Ints, generator: np
         kept = np.where(hidden, -1, labels)
         remaining = np.unique(kept[kept >= 0])
         if hidden.any() and len(remaining) > 1:
-            right.append(remaining[classifier.probabilities(kept)[hidden].argmax(axis=1)] == labels[hidden])
+            right.append(remaining[classifier.fit_and_predict(kept)[hidden].argmax(axis=1)] == labels[hidden])
     return np.concatenate(right)

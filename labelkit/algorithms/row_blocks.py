@@ -35,7 +35,7 @@ class StoredRows:
         shape: (n, d).
         dtype: float32.
         in_blocks: see above.
-        spread: applies a function to successive parts of the rows, possibly in other processes, and yields its
+        map_parts: applies a function to successive parts of the rows, possibly in other processes, and yields its
             results in order; ``None``: rows are processed here.
     """
 
@@ -58,7 +58,7 @@ class StoredRows:
         self._offset: NDArray[np.float32] | None = None
         self.shape: tuple[int, int] = (len(source) if chosen is None else len(chosen), source.shape[1])
         self.in_blocks = in_blocks
-        self.spread: Callable[[Callable[[StoredRows], Any], StoredRows], Iterable[Any]] | None = None
+        self.map_parts: Callable[[Callable[[StoredRows], Any], StoredRows], Iterable[Any]] | None = None
         if unit:
             self._divisors = (self.norms(),)
 

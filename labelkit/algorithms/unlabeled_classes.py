@@ -55,8 +55,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelkit.algorithms.class_projection import MAX_DIRECTIONS
 from labelkit.algorithms.few_label_classifier import RefittableClassifier
-from labelkit.algorithms.hierarchy import MAX_DIRECTIONS, build_hierarchy
+from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.projection import principal_directions
 
 _FOLDS: Final = 5
@@ -232,14 +233,14 @@ def estimate_accuracy_by_num_groups(
         for mine in (fold == number for number in used):
             kept, hidden = labels_of.copy(), known[mine]
             kept[hidden] = -1
-            right[mine] += classifier.probabilities(kept)[hidden].argmax(axis=1) == own[mine]
+            right[mine] += classifier.fit_and_predict(kept)[hidden].argmax(axis=1) == own[mine]
             tree = build_hierarchy(places, kept, generator=generator)
             for place, other in enumerate(numbers):
-                ids, _ = tree.cut(min(max(len(classes) + other, tree.min_groups), tree.max_groups), min_size=min_size)
+                ids, _ = tree.cut(tree.clamp(len(classes) + other), min_size=min_size)
                 missed[place, mine] += ids[hidden] >= len(classes)
                 found[place] += (ids[unlabeled] >= len(classes)).mean() / len(used)
     # weight hidden labels by the size of their class
-    sizes = np.bincount(classifier.probabilities(labels_of).argmax(axis=1), minlength=len(classes)).astype(np.float64)
+    sizes = np.bincount(classifier.fit_and_predict(labels_of).argmax(axis=1), minlength=len(classes)).astype(np.float64)
     weights = (sizes / np.maximum(np.bincount(own[tested], minlength=len(classes)), 1))[own[tested]]
     weights /= weights.sum()
     accuracy = float(right[tested] @ weights / _REPEATS)

@@ -231,7 +231,7 @@ class EmbeddingStore:
         Raises:
             Damaged: a block of rows has changed since it was written.
         """
-        return self._embeddings.rows
+        return self._embeddings.array
 
     @property
     def lazy_embeddings(self) -> LazyRows:
@@ -245,12 +245,17 @@ class EmbeddingStore:
         Raises:
             Damaged: a block of rows has changed since it was written.
         """
-        return {name: lazy.rows for name, lazy in self._extras.items()}
+        return {name: lazy.array for name, lazy in self._extras.items()}
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether ``extras`` contains the logits of a classifier; they are not read."""
+        return "logits" in self._extras
 
     @property
     def view_embeddings(self) -> NDArray[Any] | None:
         """Read-only embeddings (n, v, d) of v augmented views, or ``None``; raises the same errors as ``extras``."""
-        return None if self._views is None else self._views.rows.reshape(self.n, -1, self.dim)
+        return None if self._views is None else self._views.array.reshape(self.n, -1, self.dim)
 
     @property
     def sha256(self) -> NDArray[np.uint8]:
@@ -276,7 +281,7 @@ class EmbeddingStore:
         if name not in self._of_images:
             problem = "is unknown, because the embeddings were imported without images"
             raise Mismatch(f"{self.path}:/{name}", problem, "Import the embeddings again with --images FOLDER.")
-        return np.asarray(self._of_images[name].rows)
+        return np.asarray(self._of_images[name].array)
 
     def rows(self, split: str | None) -> NDArray[np.int64]:
         """Return the row indices of a split in increasing order, or all row indices if ``split`` is ``None``.
@@ -302,7 +307,7 @@ class EmbeddingStore:
             trained = _keys_of(self.model.trained_labels)
             by_name = np.isin(_name_keys(self.sample_ids), trained)
             return by_name | np.isin(_file_keys(self.sha256), trained) if self.has_images else by_name
-        if "logits" in self._extras and self.labeled is not None:  # a store of an earlier version
+        if self.has_logits and self.labeled is not None:  # a store of an earlier version
             return np.asarray(self.labeled, dtype=bool)
         return np.zeros(self.n, dtype=bool)
 
@@ -354,7 +359,7 @@ class SampleIds(Sequence[str]):
 
 
 def _read_ids(file: CheckedFile) -> SampleIds:
-    raw = LazyRows(file, "sample_ids").rows
+    raw = LazyRows(file, "sample_ids").array
     raw_in_order = np.sort(raw) if schema.FEATURE_UNSORTED in file.features else raw
     disordered = ~(raw_in_order[1:] > raw_in_order[:-1])
     if disordered.any():

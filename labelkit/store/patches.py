@@ -177,7 +177,7 @@ class PatchSet:
         start, stop = int(file.offsets[local]), int(file.offsets[local + 1])
         (rows, columns), (left, top, right, bottom) = file.grids[local].tolist(), file.regions[local].tolist()
         cells = file.cells_of_images(local, local + 1)
-        return ImagePatches(file.patches.rows[start:stop], cells, (rows, columns), (left, top, right, bottom))
+        return ImagePatches(file.patches.array[start:stop], cells, (rows, columns), (left, top, right, bottom))
 
     def offsets(self) -> NDArray[np.int64]:
         """Return (n + 1,) offsets: the index of each image's first patch in the set, then the total patch count."""
@@ -203,7 +203,7 @@ class PatchSet:
             counts = np.diff(file.offsets[first : last + 1])
             image_rows = np.repeat(np.arange(file.row_start + first, file.row_start + last), counts)
             begin = int(self._first_patches[number]) + low
-            yield PatchBlock(file.patches.rows[low:high], image_rows, file.cells_of_images(first, last), begin)
+            yield PatchBlock(file.patches.array[low:high], image_rows, file.cells_of_images(first, last), begin)
             row = file.row_start + last
 
     def verify(self) -> None:

@@ -180,7 +180,7 @@ class CheckedFile:
                 self._check_header(file_format)
                 self._walk(root, "", 0)
             if outer is None and schema.FEATURE_SHARDED in self.features:
-                self._read_table()
+                self._read_shard_list()
             self.content_digest = self._check_digest()
             if self.shards is not None:
                 self.shards.store_digest = self.content_digest
@@ -298,14 +298,14 @@ class CheckedFile:
         if not value.shape:
             self.attributes[path][name] = decode_name(value.item()) if value.dtype.kind == "S" else value.item()
 
-    def _read_table(self) -> None:
+    def _read_shard_list(self) -> None:
         """Replace the table of shards in the index by the columns that the shards contain."""
         try:
             shards = Shards.parse(Path(self.where), self.read_text("", "shards"))
         except ValueError as error:
             self._refuse("shards", f"an invalid table of shards ({error})")
         if schema.FEATURE_IMAGELESS in self.features:
-            shards.restore = shards.restore.replace("labelkit embed", "labelkit import")
+            shards.remedy = shards.remedy.replace("labelkit embed", "labelkit import")
         self.shards = shards
         self.datasets.pop("shards", None)
         for name, column in shards.columns.items():
@@ -498,13 +498,13 @@ class LazyRows:
         return self.shape[0]
 
     def __getitem__(self, where: slice | NDArray[np.int64]) -> Array:
-        return np.asarray(self.rows[where]) if self._shards is None else self._shards.read(self._path, where)
+        return np.asarray(self.array[where]) if self._shards is None else self._shards.read(self._path, where)
 
     def __reduce__(self) -> tuple[Callable[..., LazyRows], tuple[str, str, str]]:
         return reopen_column, (str(Path(self._file).absolute()), self._path, self._store_digest)
 
     @cached_property
-    def rows(self) -> Array:
+    def array(self) -> Array:
         """All rows, as a read-only array; ``Damaged`` if a block has changed."""
         rows = self._read()
         if self._digests is not None:
@@ -592,21 +592,21 @@ class Shard:
         number: index of the shard, from 0.
         start, stop: its first row and end row (exclusive).
         size: size of the file in bytes.
-        frame: its content digest; for version 0.1.0, the SHA-256 of the whole file except its rows.
-        store: content digest of the store for which it was written; empty: the store that lists it.
+        digest: its content digest; for version 0.1.0, the SHA-256 of the whole file except its rows.
+        store_digest: content digest of the store for which it was written; empty: the store that lists it.
     """
 
     number: int
     start: int
     stop: int
     size: int
-    frame: str
-    store: str = ""
+    digest: str
+    store_digest: str = ""
 
     @property
     def name(self) -> str:
         """File name, which depends on the content so that a store can be replaced while it is being read."""
-        return f"{self.number:05d}-{self.frame[:16]}.h5"
+        return f"{self.number:05d}-{self.digest[:16]}.h5"
 
 
 class Shards:
@@ -619,23 +619,26 @@ class Shards:
 
     Attributes:
         store_digest: content digest of the store, recorded in each shard that was written for it.
-        restore: remedy for a missing or damaged shard, with the command that recreates it.
+        remedy: remedy for a missing or damaged shard, with the command that recreates it.
     """
 
     def __init__(self, index: Path, columns: Mapping[str, ShardColumn], files: tuple[Shard, ...]) -> None:
         self.columns, self.files, self.rows = columns, files, files[-1].stop
         self.folder = shards_folder(index)
-        own = [one for one in files if not one.store]
+        own = [one for one in files if not one.store_digest]
         made = f"--extend STORE --out {index}" if len(own) < len(files) else f"--out {index}"
         command = f"labelkit embed ... {made} --shards {len(own) or 1} --overwrite"
-        self.restore = f"Restore the file from a copy, or repeat the command that created the store: `{command}`."
+        self.remedy = f"Restore the file from a copy, or repeat the command that created the store: `{command}`."
         self.store_digest = ""
         self._read: dict[int, dict[str, Array]] = {}
 
     def to_text(self) -> str:
         """Convert to the canonical JSON stored in the index."""
-        about = [{**vars(one), "rows": one.stop - one.start, "bytes": one.size} for one in self.files]
-        files = [{key: one[key] for key in ("rows", "bytes", "frame", "store") if one[key]} for one in about]
+        about = [
+            {"rows": one.stop - one.start, "bytes": one.size, "frame": one.digest, "store": one.store_digest}
+            for one in self.files
+        ]
+        files = [{key: value for key, value in one.items() if value} for one in about]
         values: dict[str, Any] = {"columns": {name: vars(one) for name, one in self.columns.items()}, "files": files}
         return canonical_json({**values, "sha256": json_digest(values)})
 
@@ -662,7 +665,7 @@ class Shards:
     def check(self) -> None:
         """Check that every shard exists and has the right size, without reading it."""
         for shard in self.files:
-            self.path(shard)
+            self.checked_path(shard)
 
     def find_faults(self) -> Iterator[StoreError]:
         """Read all shards, and yield an error for each missing or damaged shard."""
@@ -690,27 +693,27 @@ class Shards:
 
     def _columns_of(self, shard: Shard) -> dict[str, Array]:
         if shard.number not in self._read:
-            path = self.path(shard)
+            path = self.checked_path(shard)
             try:
                 with open_checked_file(path, schema.FORMAT_SHARD) as file:
                     root = file.attributes[""]
-                    owner = shard.store or self.store_digest
+                    owner = shard.store_digest or self.store_digest
                     if (root.get("store_digest"), root.get("row_start")) != (owner, shard.start):
-                        raise Mismatch(str(path), "is a shard of another store", self.restore)
+                        raise Mismatch(str(path), "is a shard of another store", self.remedy)
                     self._read[shard.number] = {name: file.make_row_reader(name)() for name in self.columns}
             except (StoreError, KeyError) as error:
                 problem = error.problem if isinstance(error, StoreError) else f"lacks {error}"
                 problem += f" (rows {shard.start}-{shard.stop - 1})"
-                raise Damaged(str(path), problem, self.restore) from error
+                raise Damaged(str(path), problem, self.remedy) from error
         return self._read[shard.number]
 
-    def path(self, shard: Shard) -> Path:
+    def checked_path(self, shard: Shard) -> Path:
         """Return the path of a shard, after checking its size against the index."""
         path = self.folder / shard.name
         size = path.stat().st_size if path.is_file() else None
         if size != shard.size:
             problem = "the shard does not exist" if size is None else f"has {size} bytes, expected {shard.size}"
-            raise Damaged(str(path), f"{problem} (it contains rows {shard.start}-{shard.stop - 1})", self.restore)
+            raise Damaged(str(path), f"{problem} (it contains rows {shard.start}-{shard.stop - 1})", self.remedy)
         return path
 
 

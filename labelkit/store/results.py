@@ -62,6 +62,12 @@ class Result:
         found = parse_json(self.arrays.get("metrics", "{}"))
         return found if isinstance(found, dict) else {}
 
+    def group_ids(self, *, best_guess: bool) -> NDArray[np.int64] | None:
+        """Return the group (n,) of each image, -1 = none, if it has groups; ``best_guess``: also of unsure images."""
+        keys = (*["group_ids"] * best_guess, "pseudo_labels", "cluster_ids")
+        key = next((key for key in keys if key in self.arrays), None)
+        return None if key is None else np.asarray(self.arrays[key], dtype=np.int64)
+
 
 def write_result(
     store: EmbeddingStore,

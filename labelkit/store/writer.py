@@ -348,8 +348,8 @@ def _write_shards(whole: FileContents, count: int, out: Path, temporary: Path, k
     shards: list[Shard] = []
     if kept is not None:
         for shard in kept.files:
-            _link(kept.path(shard), folder / shard.name, temporary)
-            shards.append(replace(shard, store=shard.store or kept.store_digest))
+            _link(kept.checked_path(shard), folder / shard.name, temporary)
+            shards.append(replace(shard, store_digest=shard.store_digest or kept.store_digest))
     old = shards[-1].stop if shards else 0
     for number, (start, stop) in enumerate(shard_ranges(datasets["embeddings"].shape[0], count, old), len(shards)):
         rows = {name: _between(datasets[name], start, stop) for name in names}

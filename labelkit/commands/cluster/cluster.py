@@ -122,7 +122,7 @@ def _cluster_rows(
         "tol": config.tolerance,
     }
     if isinstance(config, ProcessesConfig):
-        features.spread = partial(apply_to_rows, config=config, name="assigning images")
+        features.map_parts = partial(apply_to_rows, config=config, name="assigning images")
     classes: NDArray[np.int64] | None = None
     if isinstance(config, SSKMeansConfig):
         assert given is not None

@@ -5,6 +5,7 @@ from typing import Any
 
 from labelkit.data.center_crop import compute_resized_side
 from labelkit.errors import CheckpointError, CheckpointMismatch
+from labelkit.formatting import join_first_few
 from labelkit.models.backbones.registry import list_backbones
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.weights.published import HUB_SCHEME, PACKAGE_SCHEME, timm_config
@@ -69,8 +70,7 @@ def report_loaded_weights(network: InferenceNetwork) -> None:
         text += f", with the prefix {report.prefix!r} removed from their names"
     for kind, names in (("missing in the file", report.missing), ("unused", report.unexpected)):
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            text += f"; {kind}: {', '.join(names[:3])}{more}"
+            text += f"; {kind}: {join_first_few(names)}"
     if not backbone.source.startswith((HUB_SCHEME, PACKAGE_SCHEME)):
         name, spec = backbone.info.name, network.input_spec
         tag = timm_config(name).get("tag") if "." not in name else ""

@@ -35,7 +35,6 @@ NO_PARAMETERS = (
 
 # Minimum intersection over union, in images, for a group to continue an earlier one.
 _KEEP_OVERLAP = 0.2
-_GROUPINGS = ("group_ids", "pseudo_labels", "cluster_ids")
 _NUMBERED = re.compile(r"new-(\d+)")
 
 
@@ -244,7 +243,7 @@ def read_stored_groups(store: EmbeddingStore, name: str) -> StoredGroups:
         StoreError: the result does not exist, or does not group images.
     """
     result = read_result(store, name)
-    ids = next((np.asarray(result.arrays[key], dtype=np.int64) for key in _GROUPINGS if key in result.arrays), None)
+    ids = result.group_ids(best_guess=True)
     if ids is None or not (ids >= 0).any():
         raise StoreError(
             str(result.path), f"has {result.kind} (from {result.stage}), not groups of images", "Choose another result."

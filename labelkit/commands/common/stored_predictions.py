@@ -115,8 +115,9 @@ def is_new_group(result: Result) -> NDArray[np.bool_]:
 
 
 def _group_ids(result: Result) -> NDArray[np.int64]:
-    keys = ("group_ids", "pseudo_labels", "cluster_ids")
-    return np.asarray(result.arrays[next(key for key in keys if key in result.arrays)], dtype=np.int64)
+    ids = result.group_ids(best_guess=True)
+    assert ids is not None
+    return ids
 
 
 def find_group_classes(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:

@@ -35,7 +35,7 @@ from labelkit.commands.discover.calibrate import (
     collect_unused_label_evidence,
     fit_calibration,
 )
-from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_by_hierarchy, read_grouping
+from labelkit.commands.discover.grouping import GroupedRows, Grouping, read_grouping, run_discover_categories
 from labelkit.commands.discover.label_weights import (
     LABEL_WEIGHTS,
     compute_label_weights,
@@ -100,7 +100,7 @@ def predict_images(config: DiscoverAnswerConfig) -> CommandResult:
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     check_output(config, table_path, "csv", "--csv", "--result")
     check_new_result(store, name, overwrite=config.overwrite, kind="answers")
-    grouped = group_by_hierarchy(config, config.num_clusters) if config.num_clusters is not None else ()
+    grouped = run_discover_categories(config, config.num_clusters) if config.num_clusters is not None else ()
     read = read_grouping(store, config)
     grouping, given, rows = read.grouping, read.given, read.rows
     unlabeled = given.labels < 0
@@ -110,11 +110,11 @@ def predict_images(config: DiscoverAnswerConfig) -> CommandResult:
     weights = None
     if config.previous is not None:
         weights = compute_label_weights(store, rows, given, config.previous, config.previous_result or "answer")
-    answers, copies = _label_copies(store, read, _answer_all(config, store, read, weights))
+    answers, copies = _label_copies(store, read, _predict_all_rows(config, store, read, weights))
     found = answers.found
     has_evidence = answers.calibration.evidence.num_labels > 0
     sure = has_evidence & (found.confidence >= config.min_confidence)
-    decisions = np.where(sure, np.where(grouping.class_of_group[found.named] < 0, NEW, KNOWN), UNSURE)
+    decisions = np.where(sure, np.where(grouping.class_of_group[found.group] < 0, NEW, KNOWN), UNSURE)
     decisions[copies] = KNOWN
     decisions[~unlabeled] = GIVEN
     # --calibration-labels are used only for images that the network was not trained on
@@ -165,13 +165,13 @@ def predict_images(config: DiscoverAnswerConfig) -> CommandResult:
     return CommandResult(values, (path, table_path, *grouped), _tables(counts, expected, cells, answers.calibration))
 
 
-def _answer_all(
+def _predict_all_rows(
     config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows, weights: NDArray[np.float64] | None
 ) -> _Predictions:
     """Predict a subset of the rows jointly, then the others from this subset, block by block."""
     places = read.places
     given = replace(read.given, labels=read.given.labels[places], truth=read.given.truth[places])
-    answers = _answer(config, store, read.grouping, given, None if weights is None else weights[places])
+    answers = _predict_jointly(config, store, read.grouping, given, None if weights is None else weights[places])
     others = np.setdiff1d(np.arange(len(read.rows)), places)
     if not len(others):
         return answers
@@ -218,7 +218,7 @@ def _label_copies(
             group[place] = np.flatnonzero(read.grouping.class_of_group == min(given))[0]
     copies = group >= 0
     found = answers.found
-    values: dict[str, Any] = {"named": group, "best_class": group, "runner_up": -1, "new_chance": 0.0}
+    values: dict[str, Any] = {"group": group, "best_class": group, "runner_up": -1, "new_chance": 0.0}
     values |= dict.fromkeys(("confidence", "margin", "best_confidence", "uncalibrated"), 1.0)
     found = replace(found, **{name: np.where(copies, value, getattr(found, name)) for name, value in values.items()})
     return replace(answers, found=found, expected=np.where(copies, 1.0, answers.expected)), copies
@@ -231,13 +231,13 @@ def _predict(
     assert rule.temperature is not None
     parts, expected = [], []
     for block in row_slices(len(rows), numbers_per_row):
-        shares = rule.predict_probabilities(rows[block], stored)
-        parts.append(calibrate_predictions(shares, rule.class_of_group, rule.temperature))
-        expected.append(calibrate_predictions(shares, rule.class_of_group, likeliest).confidence)
+        probabilities = rule.predict_probabilities(rows[block], stored)
+        parts.append(calibrate_predictions(probabilities, rule.class_of_group, rule.temperature))
+        expected.append(calibrate_predictions(probabilities, rule.class_of_group, likeliest).confidence)
     return (*vars(join_predictions(parts)).values(), np.concatenate(expected))
 
 
-def _answer(
+def _predict_jointly(
     config: DiscoverAnswerConfig,
     store: EmbeddingStore,
     grouping: Grouping,
@@ -258,8 +258,8 @@ def _answer(
         weights = whole if weights is None else weights * whole
     classifier = RefittableClassifier(grouping.features, labels, weights)
     class_of_group, weight = grouping.class_of_group, grouping.group_weight
-    shares = classifier.probabilities(labels, grouping.group_ids, class_of_group, group_weight=weight)
-    new_share = _estimate_new_fraction(grouping, shares, labels)
+    probabilities = classifier.fit_and_predict(labels, grouping.group_ids, class_of_group, group_weight=weight)
+    new_share = _estimate_new_fraction(grouping, probabilities, labels)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
         ids, options = grouping.group_ids, {"min_size": grouping.min_size, "seed": config.seed}
@@ -269,25 +269,27 @@ def _answer(
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
-        evidence = collect_unused_label_evidence(shares, class_of_group, fresh)
+        evidence = collect_unused_label_evidence(probabilities, class_of_group, fresh)
     calibration = fit_calibration(evidence)
-    found = calibrate_predictions(shares, class_of_group, calibration.cautious, grouping.ruled_out)
-    expected = calibrate_predictions(shares, class_of_group, calibration.likeliest, grouping.ruled_out).confidence
-    rule = classifier.build_rule(labels, grouping.group_ids, class_of_group, shares, group_weight=weight)
+    found, likeliest = (
+        calibrate_predictions(probabilities, class_of_group, temperature, grouping.ruled_out)
+        for temperature in (calibration.cautious, calibration.likeliest)
+    )
+    rule = classifier.build_rule(labels, grouping.group_ids, class_of_group, probabilities, group_weight=weight)
     rule = replace(
         rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperature=calibration.cautious
     )
-    return _Predictions(found, expected, calibration, calibration_rows, new_share, rule)
+    return _Predictions(found, likeliest.confidence, calibration, calibration_rows, new_share, rule)
 
 
-def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+def _estimate_new_fraction(grouping: Grouping, probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     """Estimate the fraction of unlabeled rows that belong to new classes.
 
     Returns the larger of two estimates: the fraction predicted as new, and the fraction estimated when the groups were
     formed or, if the user set the number of classes, the fraction in new groups if all groups were equally large.
     """
     unlabeled, is_new = labels < 0, grouping.class_of_group < 0
-    named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
+    named = float(is_new[probabilities.argmax(axis=1)][unlabeled].mean())
     share = grouping.new_share
     if share is None:
         in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
@@ -371,7 +373,7 @@ def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Predictions, deci
     lines = (
         [
             store.sample_ids[int(read.rows[place])],
-            names[int(found.named[place])],
+            names[int(found.group[place])],
             DECISIONS[int(decisions[place])],
             f"{found.confidence[place]:.4f}",
             f"{found.margin[place]:.4f}",
@@ -398,13 +400,13 @@ def _arrays(
         return column
 
     found, rule = answers.found, answers.rule
-    group_ids, best = found.named.copy(), found.best_class.copy()
+    group_ids, best = found.group.copy(), found.best_class.copy()
     if len(grouping.rows) < len(rows):
         rule = replace(rule, rows=grouping.rows)
     else:
-        shares = np.zeros((store.n, rule.shares.shape[1]), dtype=np.float32)
-        shares[rows] = rule.shares
-        rule = replace(rule, shares=shares)
+        probabilities = np.zeros((store.n, rule.probabilities.shape[1]), dtype=np.float32)
+        probabilities[rows] = rule.probabilities
+        rule = replace(rule, probabilities=probabilities)
     for group, label in enumerate(grouping.class_of_group):
         if label >= 0:
             own = read.given.labels == label
@@ -435,7 +437,7 @@ def _group_cells(
 ) -> list[list[Cell]]:
     cells: list[list[Cell]] = []
     for group, name in enumerate(grouping.names):
-        mine = unlabeled & (found.named == group)
+        mine = unlabeled & (found.group == group)
         kind = "new" if grouping.class_of_group[group] < 0 else "known"
         mean = float(found.confidence[mine].mean()) if mine.any() else float("nan")
         cells.append([name, kind, int(mine.sum()), int((decisions[mine] != UNSURE).sum()), mean])

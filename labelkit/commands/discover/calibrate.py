@@ -159,13 +159,14 @@ def collect_held_out_evidence(
             factors.append((1 + len(classes) / own[labels >= 0].sum()) / (1 + 1 / left))
             with one_blas_thread:
                 tree = build_hierarchy(features, drop_low_weight_labels(kept, own), generator=generator)
-            wanted = min(max(num_groups, tree.min_groups), tree.max_groups)
-            ids, count = tree.cut(wanted, min_size=min_size)
+            ids, count = tree.cut(tree.clamp(num_groups), min_size=min_size)
             # all rounds have the same number of columns: groups that a round cannot form are empty
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)
             of_group[: len(tree.labels)] = tree.labels
-            shares = classifier.probabilities(kept, ids, of_group, group_weight=group_weight)[:, : int(in_use.sum())]
-            scored.append((*_score_predictions(shares, tested, of_group, labels[tested]), tested))
+            probabilities = classifier.fit_and_predict(kept, ids, of_group, group_weight=group_weight)
+            scored.append(
+                (*_score_predictions(probabilities[:, : int(in_use.sum())], tested, of_group, labels[tested]), tested)
+            )
             task.advance(1)
     scores, correct, of_new, rows = (np.concatenate(part) for part in zip(*scored, strict=True))
     weights, num_labels = own[rows], len(np.unique(rows))
@@ -191,16 +192,16 @@ def collect_unused_label_evidence(probabilities: Doubles, class_of_group: Ints, 
 
 
 def _score_predictions(
-    shares: Doubles, rows: Ints, class_of_group: Ints, classes: Ints
+    probabilities: Doubles, rows: Ints, class_of_group: Ints, classes: Ints
 ) -> tuple[Doubles, Doubles, NDArray[np.bool_]]:
     """Return the log scores, the correctness, and whether the class is new, for the given rows."""
-    named = shares[rows].argmax(axis=1)
+    named = probabilities[rows].argmax(axis=1)
     named_new, of_new = class_of_group[named] < 0, ~np.isin(classes, class_of_group)
     correct = (class_of_group[named] == classes).astype(np.float64)
     if of_new.any():
         groups = np.where(named_new[of_new], named[of_new], -1)
         correct[of_new] = np.nan_to_num(leave_one_out_agreement(groups, classes[of_new]), nan=0.5)
-    return compute_log_probabilities(shares[rows]), correct, of_new
+    return compute_log_probabilities(probabilities[rows]), correct, of_new
 
 
 def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:

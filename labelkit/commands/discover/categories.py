@@ -129,7 +129,7 @@ def classify_by_logits(config: DiscoverHeadConfig) -> CommandResult:
         StoreError: the store has no logits.
     """
     store = open_store(config.index)
-    if "logits" not in store.extras:
+    if not store.has_logits:
         raise StoreError(
             f"{store.path}:/logits",
             "is missing: the model has no classifier, its classes differ from the labels here, or embed was run with "

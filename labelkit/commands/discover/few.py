@@ -16,7 +16,7 @@ from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLM
 from labelkit.commands.discover.tables import DiscoveredImage, format_discovered_table
 from labelkit.data.splits import ClassLabels, make_few_labels_split
 from labelkit.errors import DatasetError, Mismatch
-from labelkit.formatting import percent
+from labelkit.formatting import join_first_few, percent
 from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, discover_critical_samples
 from labelkit.methods.few_labels.pseudo_label_selection import Count, Discovery
 from labelkit.methods.few_labels.snowball_search import discover_confident_samples
@@ -125,11 +125,10 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels, sizes: NDArra
         problem = f"all {int(sizes.sum())} usable labels belong to the same class, {given.class_names[there[0]]!r}"
         raise DatasetError(where, problem, "Label images of at least two classes.")
     if len(missing) and config.missing_class == "error":
-        names = ", ".join(repr(given.class_names[label]) for label in missing[:5])
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        names = join_first_few((repr(given.class_names[label]) for label in missing), 5)
         raise DatasetError(
             where,
-            f"{len(missing)} of {len(sizes)} classes have no usable labels: {names}{more}",
+            f"{len(missing)} of {len(sizes)} classes have no usable labels: {names}",
             "Label an image of each class (--labels FILE), or pass --missing-class skip to ignore these classes.",
         )
     low, high = int(sizes[there].min()), int(sizes[there].max())

@@ -17,6 +17,7 @@ from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCat
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import read_labeled_rows
 from labelkit.errors import StoreError
+from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
@@ -81,7 +82,7 @@ class GroupedRows:
     given: UsableLabels
 
 
-def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
+def run_discover_categories(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
     """Cluster the images of a store hierarchically, as ``labelkit discover categories --num-classes`` does.
 
     Returns:
@@ -159,13 +160,13 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
         name = config.grouping or "categories"
     if name is None:
         remedy = "Pass --num-clusters, or first run `labelkit discover categories` without --num-classes."
-        if "logits" in store.extras:
+        if store.has_logits:
             remedy = "First run `labelkit discover head` on this store, or pass --num-clusters."
         if there:
             remedy += f" To use another result, pass it as --grouping (existing results: {', '.join(there)})."
         raise StoreError(str(store.path), f"has no result named {' or '.join(_PREFERRED)}", remedy)
     result = read_result(store, name)
-    ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
+    ids = result.group_ids(best_guess=False)
     if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
         raise StoreError(
             result.where,
@@ -174,7 +175,7 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
         )
     if config.grouping is None:
         current_progress().message(f"using the groups of result {name!r} ({result.stage})")
-    return result, np.asarray(ids, dtype=np.int64)
+    return result, ids
 
 
 def _labels(
@@ -197,10 +198,9 @@ def _labels(
         source = dict(result.params.get("labels") or {})
     absent = [class_names[label] for label in np.setdiff1d(labels[labels >= 0], class_of_group)]
     if absent and (labels < 0).any():
-        more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
         raise StoreError(
             result.where,
-            f"has no groups for the classes {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which were "
+            f"has no groups for the classes {join_first_few(map(repr, absent), _SHOWN)}, which were "
             "first labeled after the result was created",
             f"Run `labelkit {result.stage} ... --overwrite` again with these labels.",
         )

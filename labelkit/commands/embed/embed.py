@@ -79,23 +79,23 @@ def embed_images(config: EmbedConfig) -> CommandResult:
         share = max(1, (os.cpu_count() or 1) // config.processes) if config.ray_address is None else 1
         config = config.model_copy(update={"threads": share})
     check_ray_cluster(config.ray_address)
-    work = _prepare(config)
+    job = _prepare(config)
     if config.dry_run:
-        return _describe_plan(work)
+        return _time_dry_run(job)
     progress = current_progress()
-    for note in work.dataset.notes:
+    for note in job.dataset.notes:
         progress.message(note)
     started = time.monotonic()
-    begun = work, run, patches = _begin(work)
-    embedded_now = _embed_pending(begun)
-    store = _publish(begun)
-    warn_about_blank_images(work.dataset, work.lost)
-    for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
+    job.start()
+    embedded_now = job.embed_pending()
+    store = job.publish()
+    warn_about_blank_images(job.dataset, job.blank_reasons)
+    for warning in [*job.run.warnings, *(job.patches.warnings if job.patches is not None else [])]:
         progress.warning(warning)
-    if work.model.location is not None:
-        record_model_location(store.model.weights_fingerprint, work.model.location)
+    if job.model.location is not None:
+        record_model_location(store.model.weights_fingerprint, job.model.location)
     record_image_location(store.content_digest, config.dataset, config.data_root)
-    return _summarize(begun, store, embedded_now, time.monotonic() - started)
+    return job.summarize(store, embedded_now, time.monotonic() - started)
 
 
 def _choose_views(
@@ -114,19 +114,27 @@ def _choose_views(
     return spec, {"count": config.views, "augmentation": recipe, "seed": config.view_seed, "view": numbers}
 
 
-@dataclass(frozen=True)
+class _PartToDo(NamedTuple):
+    number: int
+    needs_embeddings: bool
+    needs_patches: bool
+
+
+@dataclass
 class _EmbeddingJob:
-    """Inputs of an embedding run, with the network on its device.
+    """Embedding of a dataset, with the network on its device.
 
     Attributes:
-        order: order of the classifier's columns; ``None``: logits are not stored.
+        class_order: order of the classifier's columns; ``None``: logits are not stored.
         dataset: images to embed: all rows of the plan except those of a store to be extended.
         reused: stores from which rows are copied; with ``--extend``, the first is the store to be extended.
         view: augmentation for further views; ``None``: no further views.
         patch_shape: shape of the feature map; ``None``: patch features are not stored.
         reader: reader that decodes images.
-        quick: the network in ONNX Runtime; ``None``: PyTorch is used.
-        lost: by row, the reason why an image is almost blank after decoding.
+        onnx: the network in ONNX Runtime; ``None``: PyTorch is used.
+        blank_reasons: by row, the reason why an image is almost blank after decoding.
+        run: the run that writes the store, set by ``start``.
+        patches: the run that writes the patch features; ``None``: none are stored.
     """
 
     config: EmbedConfig
@@ -134,13 +142,15 @@ class _EmbeddingJob:
     dataset: ImageDataset
     plan: EmbeddingPlan
     runtime: Runtime
-    order: NDArray[np.int64] | None
+    class_order: NDArray[np.int64] | None
     reused: tuple[EmbeddingStore, ...]
     view: ViewSpec | None
     patch_shape: tuple[int, int, int] | None
     reader: BatchReader
-    quick: OnnxNetwork | None = None
-    lost: dict[int, str] = field(default_factory=dict)
+    onnx: OnnxNetwork | None = None
+    blank_reasons: dict[int, str] = field(default_factory=dict)
+    run: EmbeddingRun = field(init=False)
+    patches: PatchRun | None = None
 
     @property
     def uses_onnx(self) -> bool:
@@ -149,17 +159,202 @@ class _EmbeddingJob:
 
     def embed(self, images: Tensor) -> Tensor:
         """Return embeddings (b, d) of images (b, c, size, size)."""
-        if self.quick is not None:
-            return torch.from_numpy(self.quick.embed(images.contiguous().numpy()))
+        if self.onnx is not None:
+            return torch.from_numpy(self.onnx.embed(images.contiguous().numpy()))
         return self.model.network.embed(images)
 
+    def start(self) -> None:
+        """Open the runs that write the store and the patch features, or join them, and load the network as ONNX."""
+        config, plan, network = self.config, self.plan, self.model.network
+        if self.patch_shape is not None:
+            patch_plan = plan_patch_features(config, network, plan, self.patch_shape)
+        self.run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
+        if self.patch_shape is not None:
+            self.patches = PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
+        if self.uses_onnx and not self.run.already_done:
+            cache_onnx(network, plan.model)
+            self.load_onnx()
+            if self.onnx is None:
+                reason = (read_onnx_record(plan.model) or {}).get("failed", "the model could not be cached")
+                problem = f"{plan.model.name} is not available as ONNX: {reason}"
+                raise ConfigError("--runtime onnx", problem, "Use --runtime torch.")
 
-class _StartedRun(NamedTuple):
-    """Embedding in progress, with the runs that write the store and the patch features (``None``: none)."""
+    def load_onnx(self) -> None:
+        """Load the network in ONNX Runtime, if it is cached."""
+        self.onnx = load_cached_onnx_network(self.plan.model, threads=torch.get_num_threads())
 
-    work: _EmbeddingJob
-    run: EmbeddingRun
-    patches: PatchRun | None
+    def embed_pending(self) -> int:
+        """Compute the missing parts of the embeddings and patch features; return the number of embedded images."""
+        run, patches, config, embedded = self.run, self.patches, self.config, 0
+        rows_missing = set(run.pending_parts())
+        patches_missing = set() if patches is None else set(patches.pending_parts())
+        parts = [_PartToDo(k, k in rows_missing, k in patches_missing) for k in sorted(rows_missing | patches_missing)]
+        sizes = {k: stop - start for k, *_ in parts for start, stop in [run.part_range(k)]}
+        if not parts:
+            return 0
+        if config.processes > len(parts):
+            current_progress().message(
+                f"only {len(parts)} of {config.processes} processes are used, since each part has "
+                f"{run.plan.part_rows:,} images; to use more, lower --part-rows"
+            )
+        with current_progress().task("embed", total=sum(sizes.values())) as task:
+            if run.plan.reused is not None:  # at once, since the time estimate is for the other images
+                task.skip(sum(int((run.plan.reused[slice(*run.part_range(k)), 0] >= 0).sum()) for k, *_ in parts))
+            if config.ray_address is None and min(config.processes, len(parts)) == 1:
+                for part in parts:
+                    embedded += self.embed_part(part, task)
+                return embedded
+            device = self.runtime.device.type  # other nodes could otherwise choose another device
+            options = config.to_yaml_dict() | ({"device": device} if config.device == "auto" else {})
+            elsewhere = map_parallel(
+                partial(_embed_part_elsewhere, json.dumps(options)),
+                parts,
+                processes=config.processes,
+                ray_address=config.ray_address,
+                gpus=device == "cuda" and not config.device.startswith("cuda:"),
+            )
+            for _, (count, blank_reasons) in elsewhere:
+                embedded += count
+                self.blank_reasons.update(blank_reasons)
+                task.advance(count)
+        return embedded
+
+    def embed_part(self, part: _PartToDo, task: Task) -> int:
+        """Embed the images of a part, and copy embeddings from other stores; return the number of embedded images.
+
+        Batches do not cross parts, so that the bytes of a part depend only on the plan.
+        """
+        plan, (start, end), collector = self.run.plan, self.run.part_range(part.number), None
+        if part.needs_patches and self.patches is not None:
+            collector = PatchCollector(self.patches, part.number, self.model.view)
+        rows = np.arange(start, end, dtype=np.int64)
+        copied = rows[:0]
+        if plan.reused is not None:
+            is_copied = plan.reused[start:end, 0] >= 0
+            rows, copied = rows[~is_copied], rows[is_copied]
+        columns, skipped = self.embed_rows(rows - plan.base_rows, collector, task)
+        skipped = [(plan.base_rows + row, reason) for row, reason in skipped]
+        if not part.needs_embeddings:
+            return len(rows)
+        if len(copied):
+            assert plan.reused is not None
+            others = read_columns(self.reused, plan.reused[copied], list(columns))
+            broken = {row for row, _ in skipped}
+            kept = [row for row in rows.tolist() if row not in broken]
+            order = np.argsort(np.concatenate([copied, np.array(kept, dtype=np.int64)]))
+            columns = {name: np.concatenate([others[name], columns[name]])[order] for name in columns}
+        self.run.write_part(part.number, **columns, skipped=skipped)
+        return len(rows)
+
+    def embed_rows(
+        self, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
+    ) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
+        """Embed the given images; return the columns of the readable images, and unreadable rows with reasons."""
+        runtime, config, network, plan = self.runtime, self.config, self.model.network, self.plan
+        found: dict[str, list[NDArray[Any]]] = {
+            name: [np.zeros(shape, dtype)] for name, (dtype, shape) in plan.part_shapes(0).items()
+        }
+        views: dict[str, Any] = {}
+        if self.view is not None:
+            # the random keys of an image depend only on its name
+            digests = b"".join(hashlib.sha256(encode_name(name)).digest()[:8] for name in self.dataset.sample_ids)
+            keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
+            views = {"more_views": (self.view,) * plan.num_views, "keys": keys, "seed": config.view_seed}
+        skipped: list[tuple[int, str]] = []
+        loader = self.model.build_loader(
+            self.dataset,
+            plan.batch_size,
+            rows=rows,
+            device=runtime.device,
+            reader=self.reader,
+            identify=True,
+            fast_decode=config.fast_decode,
+            **views,
+        )
+        for batch in loader if len(rows) else ():
+            crops, keep = batch.crops, batch.readable_positions
+            assert crops is not None
+            skipped.extend(batch.bad)
+            self.blank_reasons.update(crops.lost)
+            with torch.inference_mode(), runtime.autocast():
+                if collector is None:
+                    features, maps = self.embed(batch.images), None
+                else:
+                    features, maps = network.embed_with_patches(batch.images)
+                outputs = network.classify(features) if plan.extras else None
+                of_views = [self.embed(images).float().cpu().numpy()[keep] for images in batch.views]
+            found["embeddings"].append(features.float().cpu().numpy()[keep])
+            if views:
+                found[VIEWS].append(np.concatenate(of_views, axis=1))
+            if not all(np.isfinite(found[name][-1]).all() for name in ("embeddings", *([VIEWS] if views else []))):
+                raise DivergenceError(
+                    f"{config.dataset} rows {batch.rows[0]} to {batch.rows[-1]}",
+                    "the network produces NaN or infinite embeddings",
+                    "Use --precision float32, or another checkpoint.",
+                )
+            if outputs is not None:
+                assert self.class_order is not None
+                found["logits"].append(outputs.float().cpu().numpy()[keep][:, self.class_order])
+            found["sha256"].append(crops.sha256[keep])
+            found["file_sizes"].append(crops.file_sizes[keep])
+            found["image_sizes"].append(crops.sizes[keep].astype(np.uint32))
+            if collector is not None and maps is not None:
+                collector.add(batch, keep, maps, config.dataset)
+            task.advance(len(batch.rows))
+        return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
+
+    def publish(self) -> EmbeddingStore:
+        """Join the parts of the store and then those of the patch features; return the store."""
+        run, patches, out, shards = self.run, self.patches, self.config.out, self.config.shards
+        if not run.already_done:
+            run.publish(self.config.max_bad, shards, self.reused[0] if run.plan.base_rows else None)
+        if patches is not None:
+            patches.publish(open_store(out))
+        store = open_store(out)
+        expected = 0 if shards is None else len(shard_ranges(store.n, shards))
+        if run.already_done and not run.plan.base_rows and store.num_shards != expected:
+            held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
+            current_progress().warning(f"{store.path} already exists {held}; to change this, use `labelkit pack`")
+        if run.already_done:
+            _warn_of_changed_files(self.dataset.root, store)
+        if patches is not None and patches.already_done:
+            # verify that all patch files are complete
+            open_patches(store).verify()
+        return store
+
+    def summarize(self, store: EmbeddingStore, embedded_now: int, seconds: float) -> CommandResult:
+        """Return a summary of the store and of its patch features."""
+        run, patches, out = self.run, self.patches, self.config.out
+        already_done = run.already_done and (patches is None or patches.already_done)
+        plain = summarize_store(store, seconds, embedded_now, already_done=already_done, num_reused=run.plan.num_reused)
+        values, tables, paths = plain.values, list(plain.shown), [out]
+        if patches is not None:
+            plan, folder, count = patches.plan, patches_folder(out), open_patches(store).num_patches
+            mib = round(sum(path.stat().st_size for path in folder.iterdir()) / 2**20, 2)
+            record = {"path": folder, "patches": count, "grid": list(plan.grid)}
+            facts = {name: getattr(plan, name) for name in ("dim", "dtype", "layer")}
+            values["patches"] = record | facts | {"mib": mib}
+            paths.append(folder)
+            row: dict[str, Cell] = {"patches": count, "grid": f"{plan.grid[0]} x {plan.grid[1]}"}
+            row |= {"dim": plan.dim, "type": plan.dtype, "layer": plan.layer}
+            tables.append(Table.from_row("", row | {"MiB": mib, "path": folder}))
+        if store.skipped:
+            tables.append(Table("skipped images", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
+        return CommandResult(values, tuple(paths), tuple(tables), unchanged=already_done)
+
+
+@lru_cache(maxsize=1)
+def _start_once(options: str) -> _EmbeddingJob:
+    """Join the run in a worker process, only once per process."""
+    job = _prepare(EmbedConfig.model_validate(json.loads(options)))
+    job.start()
+    return job
+
+
+def _embed_part_elsewhere(options: str, part: _PartToDo) -> tuple[int, dict[int, str]]:
+    job = _start_once(options)
+    job.blank_reasons.clear()
+    return job.embed_part(part, Task()), dict(job.blank_reasons)
 
 
 def _prepare(config: EmbedConfig) -> _EmbeddingJob:
@@ -226,94 +421,6 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
     return _EmbeddingJob(config, model, dataset, plan, runtime, order, reused, view, shape, reader)
 
 
-def _begin(work: _EmbeddingJob) -> _StartedRun:
-    config, plan, network = work.config, work.plan, work.model.network
-    shape = work.patch_shape
-    patch_plan = None if shape is None else plan_patch_features(config, network, plan, shape)
-    run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
-    patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
-    if work.uses_onnx and not run.already_done:
-        cache_onnx(network, plan.model)
-        quick = load_cached_onnx_network(plan.model, threads=torch.get_num_threads())
-        if quick is None:
-            reason = (read_onnx_record(plan.model) or {}).get("failed", "the model could not be cached")
-            problem = f"{plan.model.name} is not available as ONNX: {reason}"
-            raise ConfigError("--runtime onnx", problem, "Use --runtime torch.")
-        work = replace(work, quick=quick)
-    return _StartedRun(work, run, patches)
-
-
-def _embed_pending(begun: _StartedRun) -> int:
-    """Compute the missing parts of the embeddings and patch features; return the number of embedded images."""
-    work, run, patches = begun
-    rows_missing = set(run.pending_parts())
-    patches_missing = set() if patches is None else set(patches.pending_parts())
-    parts = [(k, k in rows_missing, k in patches_missing) for k in sorted(rows_missing | patches_missing)]
-    sizes = {k: stop - start for k, *_ in parts for start, stop in [run.part_range(k)]}
-    config, embedded = work.config, 0
-    if not parts:
-        return 0
-    if config.processes > len(parts):
-        current_progress().message(
-            f"only {len(parts)} of {config.processes} processes are used, since each part has {run.plan.part_rows:,} "
-            "images; to use more, lower --part-rows"
-        )
-    with current_progress().task("embed", total=sum(sizes.values())) as task:
-        if run.plan.reused is not None:  # at once, since the time estimate is for the other images
-            task.skip(sum(int((run.plan.reused[slice(*run.part_range(k)), 0] >= 0).sum()) for k, *_ in parts))
-        if config.ray_address is None and min(config.processes, len(parts)) == 1:
-            for part in parts:
-                embedded += _embed_part(begun, *part, task)
-            return embedded
-        device = work.runtime.device.type  # other nodes could otherwise choose another device
-        options = config.to_yaml_dict() | ({"device": device} if config.device == "auto" else {})
-        elsewhere = map_parallel(
-            partial(_embed_part_elsewhere, json.dumps(options)),
-            parts,
-            processes=config.processes,
-            ray_address=config.ray_address,
-            gpus=device == "cuda" and not config.device.startswith("cuda:"),
-        )
-        for _, (count, lost) in elsewhere:
-            embedded += count
-            work.lost.update(lost)
-            task.advance(count)
-    return embedded
-
-
-@lru_cache(maxsize=1)
-def _begin_once(options: str) -> _StartedRun:
-    """Join the run in a worker process, only once per process."""
-    return _begin(_prepare(EmbedConfig.model_validate(json.loads(options))))
-
-
-def _embed_part_elsewhere(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
-    begun = _begin_once(options)
-    begun.work.lost.clear()
-    return _embed_part(begun, *part, Task()), dict(begun.work.lost)
-
-
-def _publish(begun: _StartedRun) -> EmbeddingStore:
-    """Join the parts of the store and then those of the patch features; return the store."""
-    work, run, patches = begun
-    shards = work.config.shards
-    if not run.already_done:
-        run.publish(work.config.max_bad, shards, work.reused[0] if run.plan.base_rows else None)
-    if patches is not None:
-        patches.publish(open_store(work.config.out))
-    store = open_store(work.config.out)
-    expected = 0 if shards is None else len(shard_ranges(store.n, shards))
-    if run.already_done and not run.plan.base_rows and store.num_shards != expected:
-        held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
-        current_progress().warning(f"{store.path} already exists {held}; to change this, use `labelkit pack`")
-    if run.already_done:
-        _warn_of_changed_files(work.dataset.root, store)
-    if patches is not None and patches.already_done:
-        # verify that all patch files are complete
-        open_patches(store).verify()
-    return store
-
-
 def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
     """Warn if files, which are recognized by name, have changed in size since they were embedded."""
     if root is None or not store.has_images:
@@ -329,27 +436,6 @@ def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
             f"{count} changed after {store.path} was created (the first is {changed[0]}); the store is not updated: to "
             "embed all images again, pass --overwrite"
         )
-
-
-def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, seconds: float) -> CommandResult:
-    work, run, patches = begun
-    out = work.config.out
-    already_done = run.already_done and (patches is None or patches.already_done)
-    plain = summarize_store(store, seconds, embedded_now, already_done=already_done, num_reused=run.plan.num_reused)
-    values, tables, paths = plain.values, list(plain.shown), [out]
-    if patches is not None:
-        plan, folder, count = patches.plan, patches_folder(out), open_patches(store).num_patches
-        mib = round(sum(path.stat().st_size for path in folder.iterdir()) / 2**20, 2)
-        record = {"path": folder, "patches": count, "grid": list(plan.grid)}
-        facts = {name: getattr(plan, name) for name in ("dim", "dtype", "layer")}
-        values["patches"] = record | facts | {"mib": mib}
-        paths.append(folder)
-        row: dict[str, Cell] = {"patches": count, "grid": f"{plan.grid[0]} x {plan.grid[1]}"}
-        row |= {"dim": plan.dim, "type": plan.dtype, "layer": plan.layer}
-        tables.append(Table.from_row("", row | {"MiB": mib, "path": folder}))
-    if store.skipped:
-        tables.append(Table("skipped images", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
-    return CommandResult(values, tuple(paths), tuple(tables), unchanged=already_done)
 
 
 def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
@@ -383,103 +469,16 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
     )
 
 
-def _embed_part(begun: _StartedRun, k: int, with_rows: bool, run_with_patches: bool, task: Task) -> int:
-    """Embed the images of a part, and copy embeddings from other stores; return the number of embedded images.
-
-    Batches do not cross parts, so that the bytes of a part depend only on the plan.
-    """
-    work, run, patches = begun
-    start, end = run.part_range(k)
-    collector = PatchCollector(patches, k, work.model.view) if run_with_patches and patches is not None else None
-    rows = np.arange(start, end, dtype=np.int64)
-    copied = rows[:0]
-    if run.plan.reused is not None:
-        is_copied = run.plan.reused[start:end, 0] >= 0
-        rows, copied = rows[~is_copied], rows[is_copied]
-    columns, skipped = _embed_rows(work, rows - run.plan.base_rows, collector, task)
-    skipped = [(run.plan.base_rows + row, reason) for row, reason in skipped]
-    if not with_rows:
-        return len(rows)
-    if len(copied):
-        assert run.plan.reused is not None
-        others = read_columns(work.reused, run.plan.reused[copied], list(columns))
-        broken = {row for row, _ in skipped}
-        kept = [row for row in rows.tolist() if row not in broken]
-        order = np.argsort(np.concatenate([copied, np.array(kept, dtype=np.int64)]))
-        columns = {name: np.concatenate([others[name], columns[name]])[order] for name in columns}
-    run.write_part(k, **columns, skipped=skipped)
-    return len(rows)
-
-
-def _embed_rows(
-    work: _EmbeddingJob, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
-) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
-    """Embed the given images; return the columns of the readable images, and unreadable rows with reasons."""
-    runtime, config, network, order = work.runtime, work.config, work.model.network, work.order
-    plan = work.plan
-    found: dict[str, list[NDArray[Any]]] = {
-        name: [np.zeros(shape, dtype)] for name, (dtype, shape) in plan.part_shapes(0).items()
-    }
-    views: dict[str, Any] = {}
-    if work.view is not None:
-        # the random keys of an image depend only on its name
-        digests = b"".join(hashlib.sha256(encode_name(name)).digest()[:8] for name in work.dataset.sample_ids)
-        keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
-        views = {"more_views": (work.view,) * plan.num_views, "keys": keys, "seed": config.view_seed}
-    skipped: list[tuple[int, str]] = []
-    loader = work.model.build_loader(
-        work.dataset,
-        plan.batch_size,
-        rows=rows,
-        device=runtime.device,
-        reader=work.reader,
-        identify=True,
-        fast_decode=config.fast_decode,
-        **views,
-    )
-    for batch in loader if len(rows) else ():
-        crops, keep = batch.crops, batch.readable_positions
-        assert crops is not None
-        skipped.extend(batch.bad)
-        work.lost.update(crops.lost)
-        with torch.inference_mode(), runtime.autocast():
-            if collector is None:
-                features, maps = work.embed(batch.images), None
-            else:
-                features, maps = network.embed_with_patches(batch.images)
-            outputs = network.classify(features) if plan.extras else None
-            of_views = [work.embed(images).float().cpu().numpy()[keep] for images in batch.views]
-        found["embeddings"].append(features.float().cpu().numpy()[keep])
-        if views:
-            found[VIEWS].append(np.concatenate(of_views, axis=1))
-        if not all(np.isfinite(found[name][-1]).all() for name in ("embeddings", *([VIEWS] if views else []))):
-            raise DivergenceError(
-                f"{config.dataset} rows {batch.rows[0]} to {batch.rows[-1]}",
-                "the network produces NaN or infinite embeddings",
-                "Use --precision float32, or another checkpoint.",
-            )
-        if outputs is not None:
-            assert order is not None
-            found["logits"].append(outputs.float().cpu().numpy()[keep][:, order])
-        found["sha256"].append(crops.sha256[keep])
-        found["file_sizes"].append(crops.file_sizes[keep])
-        found["image_sizes"].append(crops.sizes[keep].astype(np.uint32))
-        if collector is not None and maps is not None:
-            collector.add(batch, keep, maps, config.dataset)
-        task.advance(len(batch.rows))
-    return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
-
-
-def _describe_plan(work: _EmbeddingJob) -> CommandResult:
+def _time_dry_run(job: _EmbeddingJob) -> CommandResult:
     """Estimate the time for embedding from two batches after a warm-up batch, without writing a store."""
-    config, runtime, model, dataset = work.config, work.runtime, work.model, work.dataset
-    plan, shape = work.plan, work.patch_shape
-    if work.uses_onnx:
-        work = replace(work, quick=load_cached_onnx_network(plan.model, threads=torch.get_num_threads()))
+    config, runtime, model, dataset = job.config, job.runtime, job.model, job.dataset
+    plan, shape = job.plan, job.patch_shape
+    if job.uses_onnx:
+        job.load_onnx()
     rows = np.arange(min(len(dataset), 2 * plan.batch_size), dtype=np.int64)
-    _embed_rows(work, rows[: plan.batch_size], None, Task())  # warm-up
+    job.embed_rows(rows[: plan.batch_size], None, Task())  # warm-up
     started = time.perf_counter()
-    _embed_rows(work, rows, None, Task())
+    job.embed_rows(rows, None, Task())
     seconds = (time.perf_counter() - started) / max(1, len(rows))
     at_once = min(config.processes, plan.num_parts)
     width = (1 + plan.num_views) * plan.dim * (2 if config.dtype == "float16" else 4)
@@ -498,7 +497,7 @@ def _describe_plan(work: _EmbeddingJob) -> CommandResult:
         "device": str(runtime.device),
         "batch_size": plan.batch_size,
         "precision": config.precision,
-        "runtime": "onnx" if work.uses_onnx else "torch",
+        "runtime": "onnx" if job.uses_onnx else "torch",
     }
     if shape is not None:
         patches = plan_patch_features(config, model.network, plan, shape)

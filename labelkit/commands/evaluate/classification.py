@@ -83,7 +83,7 @@ def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int
         raise StoreError(
             f"{store.path}:/labels", "there are no labels to compare the logits with", "Embed a dataset with labels."
         )
-    if "logits" not in store.extras:
+    if not store.has_logits:
         raise StoreError(
             str(store.path),
             "contains no classifier logits",

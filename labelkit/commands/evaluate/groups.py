@@ -18,7 +18,6 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, read_result
 
-_GROUPINGS = ("pseudo_labels", "cluster_ids")
 _NO_SPLIT = "(no split)"
 _PROTOCOL = "v2"
 # unknown if it is not recorded which classes had labels
@@ -229,9 +228,9 @@ def _list_groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> 
         if result.kind in ("answers", "discovered") and not config.results:
             # only confident images have groups here, so the scores would not be comparable to those of full groupings
             continue
-        key = next((key for key in _GROUPINGS if key in result.arrays), None)
-        if key is not None:
-            found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
+        ids = result.group_ids(best_guess=False)
+        if ids is not None:
+            found.append((result, ids))
         elif config.results:
             problem = "does not group images"
             raise StoreError(result.where, problem, "Choose a result of `labelkit cluster` or `labelkit discover`.")

@@ -20,6 +20,7 @@ from labelkit.data.decode import BadImageError, EncodedImage, read_image_file
 from labelkit.data.tables import YES_OR_NO, is_file, to_class_name, to_class_names
 from labelkit.errors import CheckpointRefused, DatasetError, Mismatch, Refused, output_exists_error
 from labelkit.files import sha256_file
+from labelkit.formatting import join_first_few
 from labelkit.progress import current_progress
 from labelkit.store.commit import translate_os_errors
 from labelkit.store.embeddings import ModelIdentity, open_store
@@ -343,7 +344,6 @@ def _read_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[A
 
     bad = [fault for fault in map_in_threads(read, range(n), "images") if fault is not None]
     if bad:
-        more = f"; and {len(bad) - _SHOWN_FAULTS} more" if len(bad) > _SHOWN_FAULTS else ""
-        problem = f"{len(bad)} of {n} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"
+        problem = f"{len(bad)} of {n} images cannot be used: {join_first_few(bad, _SHOWN_FAULTS, '; ')}"
         raise DatasetError(str(folder), problem, "Check --images, or remove --images to import without images.")
     return {"sha256": sha256, "file_sizes": file_sizes, "image_sizes": image_sizes}

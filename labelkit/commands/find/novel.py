@@ -153,7 +153,7 @@ def _compute_new_shares(
         raise StoreError(str(result.path), problem, "Recreate the result with --overwrite.")
     together = np.arange(store.n) if rule.rows is None else np.asarray(rule.rows, dtype=np.int64)
     shares, known = np.zeros(store.n), np.zeros(store.n, dtype=bool)
-    shares[together], known[together] = rule.shares[:, is_new].sum(axis=1, dtype=np.float64), True
+    shares[together], known[together] = rule.probabilities[:, is_new].sum(axis=1, dtype=np.float64), True
     rest = rows[~known[rows]]
     if len(rest):
         near = replace(rule, rows=None)

@@ -121,7 +121,7 @@ def evaluate_store(
         "recall_at_1": retrieval["recall"]["1"],
         "map_at_r": retrieval["map_at_r"],
     }
-    has_output = "logits" in open_store(index).extras
+    has_output = open_store(index).has_logits
     if output_kind == "groups" and has_output:
         classify_by_logits(DiscoverHeadConfig(index=index, overwrite=True))
         scores["own_accuracy"] = score_groups("head")["all_accuracy"]

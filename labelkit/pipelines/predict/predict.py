@@ -83,11 +83,10 @@ def _load_rule(store: EmbeddingStore, result: Result) -> PredictionRule:
             problem = "was created by a version of labelkit that could not predict labels of new images"
             raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         return rule
-    ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
-    if ids is None:
+    groups = result.group_ids(best_guess=False)
+    if groups is None:
         remedy = "Pass a result of `labelkit discover answer`, or of a command that groups images."
         raise StoreError(result.where, f"contains {result.kind}, from which labels cannot be predicted", remedy)
-    groups = np.asarray(ids, dtype=np.int64)
     rows = np.flatnonzero(groups >= 0)
     features = load_finite_embeddings(store, rows)
     is_unit = result.params.get("normalize") is not False
@@ -213,11 +212,11 @@ def _predict_queries(
             note = f"same file as {store.sample_ids[row]}"
             yield Prediction(name, stored.labels[row], stored.kinds[row], _number(stored.confidence[row]), note)
             continue
-        kind = "new" if rule.class_of_group[found.named[place]] < 0 else "known"
+        kind = "new" if rule.class_of_group[found.group[place]] < 0 else "known"
         # a missing confidence (groups have none) does not count as low
         if unchecked or found.confidence[place] < min_confidence:
             kind = "unsure"
-        yield Prediction(name, names[int(found.named[place])], kind, _number(found.confidence[place]), "")
+        yield Prediction(name, names[int(found.group[place])], kind, _number(found.confidence[place]), "")
 
 
 def _predict(rule: PredictionRule, stored: LazyRows, rows: StoredRows) -> tuple[NDArray[Any], ...]:

@@ -19,7 +19,6 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, find_newest_name, list_results, read_result
 from labelkit.studio.report.images import ShownImages, escape_for_page
 
-GROUPINGS = ("pseudo_labels", "cluster_ids")
 # Kinds of results, most informative first: names with confidences, then numbered groups, then groups of some images.
 _KINDS = ("answers", "classes", "clusters", "discovered")
 _WHY = {
@@ -117,7 +116,7 @@ def choose_result(
     """
     if name is not None:
         result = read_result(store, name)
-        if _ids(result) is None:
+        if result.group_ids(best_guess=True) is None:
             problem = "contains no groups of images"
             raise StoreError(str(result.path), problem, "Choose a result of `labelkit cluster` or `labelkit discover`.")
         return result, "chosen by --result"
@@ -126,7 +125,10 @@ def choose_result(
     usable = [
         one
         for name, one in results.items()
-        if not isinstance(one, str) and _ids(one) is not None and one.kind in _KINDS and name not in older
+        if not isinstance(one, str)
+        and one.group_ids(best_guess=True) is not None
+        and one.kind in _KINDS
+        and name not in older
     ]
     if not usable:
         return None
@@ -154,7 +156,7 @@ def describe_groups(
         reason: reason it was chosen.
         examples: maximum number of typical images, and of doubtful images, per group.
     """
-    every = _ids(result)
+    every = result.group_ids(best_guess=True)
     assert every is not None
     sizes = np.bincount(every[every >= 0], minlength=1)
     order = [int(one) for one in np.argsort(-sizes, kind="stable") if sizes[one]]
@@ -224,13 +226,6 @@ def _summarize_decisions(result: Result) -> dict[str, Any] | None:
         "guesses": found.expected_correct(("unsure",)),
         "limit": float(str(result.params.get("min_confidence", 0))),
     }
-
-
-def _ids(result: Result) -> NDArray[np.int64] | None:
-    # for answers, use the best guess for every image, because their pseudo-labels exclude unsure images
-    keys = ("group_ids", *GROUPINGS) if result.kind == "answers" else GROUPINGS
-    key = next((key for key in keys if key in result.arrays), None)
-    return None if key is None else np.asarray(result.arrays[key], dtype=np.int64)
 
 
 def _distances(

@@ -10,7 +10,6 @@ from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result
-from labelkit.studio.report.groups import GROUPINGS
 from labelkit.studio.report.images import escape_for_page
 from labelkit.studio.report.options import ReportConfig
 
@@ -30,7 +29,7 @@ def score_groupings(
         name
         for name, one in results.items()
         if not isinstance(one, str) and one.kind in ("classes", "clusters") and name != shown_result.name
-        if any(key in one.arrays for key in GROUPINGS)
+        if one.group_ids(best_guess=False) is not None
     ]
     evaluation = EvaluateClusteringConfig(
         index=store.path,

@@ -44,7 +44,7 @@ def test_shares_are_regression_times_diffusion_and_group_that_flow(
     start[known] = seeds[known]
     wanted = np.linalg.solve(np.eye(40) - ALPHA * graph, (1 - ALPHA) * start)
 
-    found = judge.probabilities(labels, ids, np.arange(2))
+    found = judge.fit_and_predict(labels, ids, np.arange(2))
 
     np.testing.assert_allclose(found, wanted / wanted.sum(axis=1, keepdims=True), atol=0.02)
 
@@ -55,7 +55,7 @@ def test_new_group_takes_the_rows_that_fit_no_class(rng: np.random.Generator) ->
     labels = np.full(60, -1)
     labels[[0, 1, 20, 21]] = [0, 0, 1, 1]
 
-    shares = RefittableClassifier(features, labels).probabilities(labels, truth, np.array([0, 1, -1]))
+    shares = RefittableClassifier(features, labels).fit_and_predict(labels, truth, np.array([0, 1, -1]))
 
     assert (shares.argmax(axis=1) == truth).all()
     np.testing.assert_allclose(shares.sum(axis=1), 1)
@@ -67,13 +67,13 @@ def test_groups_alone_are_named_without_any_label(rng: np.random.Generator) -> N
     labels = np.full(30, -1)
     judge, classes = RefittableClassifier(features, labels), np.full(3, -1)
 
-    shares = judge.probabilities(labels, groups, classes)
+    shares = judge.fit_and_predict(labels, groups, classes)
 
     assert (shares.argmax(axis=1) == groups).all()
     assert judge.build_rule(labels, groups, classes, shares).classifier is None
     features[9] = 0  # a row of zeros is judged too
     labels[:6] = groups[:6]
-    assert np.isfinite(RefittableClassifier(features, labels).probabilities(labels)).all()
+    assert np.isfinite(RefittableClassifier(features, labels).fit_and_predict(labels)).all()
 
 
 def test_each_label_of_a_class_with_two_is_hidden_once(rng: np.random.Generator) -> None:

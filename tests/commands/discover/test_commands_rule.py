@@ -30,7 +30,7 @@ def test_an_image_near_the_mean_of_a_group_begins_as_a_stored_row_of_it_does(
     class_of_group = np.arange(6)
     class_of_group[num_classes:] = -1
     judge = RefittableClassifier(features, labels)
-    shares = judge.probabilities(labels, ids, class_of_group, group_weight=weight)
+    shares = judge.fit_and_predict(labels, ids, class_of_group, group_weight=weight)
 
     rule = judge.build_rule(labels, ids, class_of_group, shares, group_weight=weight)
     found = rule.predict_probabilities(features, features)
@@ -48,7 +48,7 @@ def rule_of(shares: list[list[float]], alpha: float, biases: list[float]) -> Pre
         class_columns=NO_CLASS,
         groups=start,
         alpha=alpha,
-        shares=np.array(shares, dtype=np.float32),
+        probabilities=np.array(shares, dtype=np.float32),
         temperature=1.0,
     )
 
@@ -63,7 +63,7 @@ def test_shares_of_near_rows_weigh_by_the_cube_of_the_cosine() -> None:
 
     near = cosine**3 / (cosine**3 + sine**3)
     assert found.uncalibrated[0] == pytest.approx(0.5 * 0.5 + 0.5 * near, rel=1e-6)
-    assert found.named.tolist() == [0]
+    assert found.group.tolist() == [0]
     # at temperature 1 the softmax of logarithms is the share itself
     assert found.confidence[0] == pytest.approx(found.uncalibrated[0], rel=1e-6)
     # an image far from all rows keeps what it began with
@@ -89,7 +89,7 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
     features = np.abs(features) if positive else features
     labels = np.where((ids < 2) & (np.arange(60) < 24), ids, -1)
     judge, class_of_group = RefittableClassifier(features, labels), np.array([0, 1, -1])
-    shares = judge.probabilities(labels, ids, class_of_group)
+    shares = judge.fit_and_predict(labels, ids, class_of_group)
     rule = replace(judge.build_rule(labels, ids, class_of_group, shares, group_weight=0.7), square_roots=positive)
     kept = {**rule.to_arrays(), "new_classes": np.array([0, 0, 1])}
 
@@ -141,7 +141,7 @@ def test_groups_name_the_nearest_mean_without_a_confidence() -> None:
 
     found = rule.predict(np.array([[0.9, 0.2], [0.2, 0.9]], dtype=np.float32), features)
 
-    assert found.named.tolist() == [0, 2]
+    assert found.group.tolist() == [0, 2]
     assert np.isnan(found.confidence).all()
 
 
