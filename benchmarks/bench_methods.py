@@ -78,6 +78,7 @@ class BareTrainer(Trainer):
             log_now = (clock.step + 1) % config.log_every_steps == 0
             now = replace(state, step=clock.step, step_in_phase=clock.step - clock.phase_step, log_now=log_now)
             seed_step(config.seed, clock.step, 0)
+            method.state = now
             method.on_step_start(now)
             loss = method(next(batches)).loss
             loss.backward()

@@ -186,8 +186,8 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     #: Network that embeds images; set by the method's ``__init__``.
     network: InferenceNetwork
-    #: State of the run at its last step.
-    _state: TrainState = TrainState()
+    #: State at the current step; set by the trainer before each step.
+    state: TrainState = TrainState()
 
     def __init__(self, config: ConfigT, data: DataInfo) -> None:
         super().__init__()
@@ -273,8 +273,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Hook before the first step of an epoch; also called when resuming within it."""
 
     def on_step_start(self, state: TrainState) -> None:
-        """Hook before each step; stores the state of the run."""
-        self._state = state
+        """Hook before each step."""
 
     def on_gradients(self, state: TrainState) -> None:
         """Hook after the backward pass, before gradient clipping and the optimizer step."""

@@ -130,7 +130,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the weighted sum of the loss terms."""
         objects = batch.indices_where(batch.on_host.sample_index < self._num_objects)
-        output: StepOutput = self.objective(batch, self.network, self.target, objects, self._state)
+        output: StepOutput = self.objective(batch, self.network, self.target, objects, self.state)
         self.warn_of_collapse(output.logs)
         return output
 

@@ -163,7 +163,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute MixMatch's loss plus the guidance loss."""
         output, (_, others) = super().training_step(batch), labeled_and_unlabeled_positions(batch)
-        weight = self._guidance(self._state.step)
+        weight = self._guidance(self.state.step)
         if not (weight > 0 and self.guide.is_ready and len(others)):
             return output
         guide_logits = self.guide.logits(batch.views[0][others])

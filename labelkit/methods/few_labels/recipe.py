@@ -350,4 +350,4 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the objective's loss for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        return self.objective(batch, networks, self._state)
+        return self.objective(batch, networks, self.state)

@@ -125,7 +125,7 @@ class SAN(MetricMethod[SANConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute all losses for the whole batch, gathered from all processes."""
-        config, state = self.config, self._state
+        config, state = self.config, self.state
         output = self.network(batch.images)
         embeddings, rows = gather_batch(output.embeddings), gather_batch(batch.sample_index)
         labels = self._labels_of(rows)
