@@ -125,12 +125,11 @@ class TrainingGuard:
         }
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by ``extra_state``, which is empty in checkpoints of earlier versions."""
-        if state:
-            self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
-            # earlier versions counted more signs
-            self._seen = {name: list(state["seen"][name]) for name in _SIGNS if name in state["seen"]}
-            self._last_check = int(state["looked_at"])
+        """Restore the state returned by ``extra_state``."""
+        self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
+        # earlier versions counted more signs
+        self._seen = {name: list(state["seen"][name]) for name in _SIGNS if name in state["seen"]}
+        self._last_check = int(state["looked_at"])
 
 
 def draw_guard_sample(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

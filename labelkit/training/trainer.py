@@ -199,7 +199,7 @@ class Trainer:
         while clock.step_in_epoch < updates:
             self._set_lr(clock.step_in_epoch, updates)
             log_now = (clock.step + 1) % config.log_every_steps == 0
-            state = self._state(log_now=log_now)
+            self.method.state = state = self._state(log_now=log_now)
             seed_step(config.seed, clock.step, self.runtime.rank)
             self.method.on_step_start(state)
             batch = next(batches)
@@ -591,17 +591,14 @@ class Trainer:
         load_model_state(self.method, checkpoint.tensors(MODEL), where)
         moments, scalars = checkpoint.tensors(TRAINING), state["optimizer_scalars"]
         load_named_optimizer_state(self.optimizer, self.method, moments, scalars, where=where)
-        # a checkpoint without phases is from a run with one phase
-        self.clock = TrainingPosition(
-            state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0))
-        )
+        self.clock = TrainingPosition(state["epoch"], state["step"], state["step_in_epoch"], *state["phase"])
         self.metrics, self.means = state["metrics"], EpochMeans()
         self.seconds_before = state.get("seconds", (0.0, 0.0))  # a checkpoint of an earlier version has none
         runtime.load_scaler_state(state["scaler"])
         self.method.load_extra_state(state["method"])
         if self.monitor is not None:
             self.monitor.load_extra_state(state["monitor"])
-        self.guard.load_extra_state(state.get("guard", {}))  # a checkpoint of an earlier version has none
+        self.guard.load_extra_state(state["guard"])
         own = rank_file_name(runtime.rank)
         # a new process takes the main one's sums, so that all processes have sums with the same names
         tensors = checkpoint.tensors(own if own in state["files"] else rank_file_name(0))
