@@ -88,7 +88,8 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         """Return phase ``index``, whose batches combine labeled and earlier discovered images with unlabeled ones."""
         if index > len(self._later):
             return None
-        self._rows, config = rows, self.config
+        self._rows = self.batch_norm_rows = rows
+        config = self.config
         learned, start, steps = self._later[index - 1] if index else (0, 0, self._first_steps(rows))
         labels = self.growth.labels(learned)
         name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"

@@ -119,7 +119,8 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         """Return phase ``index``, whose batches combine labeled and discovered images with unlabeled ones."""
         if index > self._planned:
             return None
-        self._rows, config = rows, self.config
+        self._rows = self.batch_norm_rows = rows
+        config = self.config
         labels = self.data.labels if index == 0 else self.growth.labels()
         steps = config.later_phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
