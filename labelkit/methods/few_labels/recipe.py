@@ -24,6 +24,7 @@ from labelkit.data.samplers import ImageStream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.formatting import join_first_few
 from labelkit.methods.backbone import backbone_options, embedding_views
 from labelkit.methods.few_labels.options import (
     FewLabelTrainConfig,
@@ -103,9 +104,8 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
     missing = np.flatnonzero(counts == 0)
     if len(missing):
         known = training_class_names(data)
-        names = [f"class {known[i]!r}" if i < len(known) else f"class {i}" for i in missing[:5].tolist()]
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        problem = f"no image is labeled as {', '.join(names)}{more}"
+        names = (f"class {known[i]!r}" if i < len(known) else f"class {i}" for i in missing.tolist())
+        problem = f"no image is labeled as {join_first_few(names, 5)}"
         raise DatasetError(config.dataset, problem, "Label at least one image of each class, or use fewer classes.")
     return num_classes
 
