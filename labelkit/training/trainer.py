@@ -262,7 +262,7 @@ class Trainer:
         if not self.guard.is_feature_check_due(self.clock.step, self.config.batch_size):
             return {}
         rows = draw_guard_sample(self.bank.rows, self.config.seed)
-        spread = feature_spread(state.embed(self.method.network.embed, rows, PassSettings(by_network=True)))
+        spread = feature_spread(state.full_pass(self.method.network.embed, rows, PassSettings(by_network=True)))
         self.guard.check_feature_spread(spread, self.clock.step)
         return {"guard/feature_spread": spread}
 
@@ -419,9 +419,9 @@ class Trainer:
             steps_per_epoch=self.steps_per_epoch(),
             log_now=log_now,
             is_main=self.runtime.is_main,
-            embed=self.full_pass,
+            full_pass=self.full_pass,
             generator=lambda purpose: keyed_generator(self.config.seed, purpose, self.clock.epoch),
-            embed_local=self.local_pass,
+            local_pass=self.local_pass,
             gather_rows=self.runtime.gather_rows,
             combine=self.runtime.combine,
             log=lambda kind, values: self._record({"kind": kind, **values}),

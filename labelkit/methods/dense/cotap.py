@@ -188,7 +188,7 @@ def load_or_compute_neighbors(
     found = _read_neighbors(path, recipe, rows, k) if state.is_main and path is not None and path.exists() else None
     # the main process decides; otherwise, some processes would wait for an exchange that others never start
     if int(state.combine(torch.tensor([int(found is not None)]), "max")[0]) == 0:
-        features = state.embed(network, rows)
+        features = state.full_pass(network, rows)
         if state.is_main:
             scores, places = knn(features.numpy(), features.numpy(), k, exclude_self=True)
             found = NeighborFile(rows, rows[places], scores, recipe)

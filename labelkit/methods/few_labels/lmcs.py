@@ -192,7 +192,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
     def _grow(self, state: TrainState) -> dict[str, float]:
         """Discover critical samples and plan the next phase, or plan the last phase."""
         growth, config, teacher = self.growth, self.config, self.chain.teacher
-        scores = state.embed(lambda images: teacher.classify(teacher.embed(images)), self._rows)
+        scores = state.full_pass(lambda images: teacher.classify(teacher.embed(images)), self._rows)
         churn, _ = growth.record_predictions(scores.argmax(1), self._rows)
         rest, before = config.steps - state.step, int(growth.iteration)
         found = 0 if churn is not None and churn < config.churn else self._discover(state)
@@ -206,7 +206,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         if not growth.num_to_discover(rows):
             return 0
         found = discover_critical_samples(
-            state.embed(self.network.embed, rows).numpy(),
+            state.full_pass(self.network.embed, rows).numpy(),
             growth.labels()[rows],
             growth.num_to_discover(rows),
             criterion=config.criterion,

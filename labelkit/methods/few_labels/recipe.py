@@ -88,7 +88,7 @@ def recalibrate_bn(
     with statistics.collect():
         # shuffled, since files sorted by class must not share a batch
         fixed = PassSettings("eval" if part is not None else "batch-statistics", order="fixed")
-        state.embed_local(run_network, chosen, fixed)
+        state.local_pass(run_network, chosen, fixed)
     statistics.apply(lambda value: state.combine(value, "sum"))
 
 
