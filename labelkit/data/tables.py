@@ -16,7 +16,7 @@ import re
 import unicodedata
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +43,7 @@ from labelkit.files import (
     parse_json,
 )
 from labelkit.formatting import join_first_few
+from labelkit.progress import current_progress
 
 MAX_FAULTS_SHOWN: Final = 10
 _MAX_SHOWN: Final = 200
@@ -188,12 +189,11 @@ def read_label_csv(
     label_column: str | None = None,
     *,
     empty_ok: bool = False,
-    show_message: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
     """Read the class of each path from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS`` for column names.
 
     The images need not exist. Rows with an empty label are skipped; with ``empty_ok``, all may be empty.
-    ``show_message`` receives messages for the user about labels that were read as unlabeled or merged.
+    Messages say which labels were read as unlabeled or merged.
 
     Raises:
         DatasetError: the file is unreadable, no row has a label, or a path has two labels.
@@ -215,18 +215,16 @@ def read_label_csv(
     _raise_faults(str(path), faults)
     if not found and not empty_ok:
         raise DatasetError(str(path), "no rows are labeled", "Fill in the label column for at least some rows.")
-    if show_message is not None:
-        if any(row.label and not row.given for row in rows):
-            show_message(
-                f"{path}: all labels are used; the column labeled hides labels only in a file passed as --dataset"
-            )
-        if any(row.split for row in rows):
-            show_message(
-                f"{path}: the split column is not used; to use it, pass the file as --dataset, with --data-root "
-                "FOLDER if its paths are relative to another folder"
-            )
-        for note in table.notes:
-            show_message(f"{path}: {note}")
+    show = current_progress().message
+    if any(row.label and not row.given for row in rows):
+        show(f"{path}: all labels are used; the column labeled hides labels only in a file passed as --dataset")
+    if any(row.split for row in rows):
+        show(
+            f"{path}: the split column is not used; to use it, pass the file as --dataset, with --data-root FOLDER if "
+            "its paths are relative to another folder"
+        )
+    for note in table.notes:
+        show(f"{path}: {note}")
     return found
 
 

@@ -142,7 +142,7 @@ class Trainer:
         pixels = sum(side**2 for side in sides) + 2 * self.method.eval_view().size ** 2
         batch_bytes = config.batch_size // self.runtime.world_size * self.bank.dataset.in_channels * pixels
         images = 0 if self.bank.in_memory else len(self.bank.rows)
-        workers = get_num_workers(config.num_workers, images, batch_bytes, self.message)
+        workers = get_num_workers(config.num_workers, images, batch_bytes)
         return config.model_copy(update={"num_workers": workers})
 
     def use_cached_views(self, views: CachedViewBank) -> None:

@@ -220,7 +220,6 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
         config.num_workers,
         0 if isinstance(source, ArraySource) else len(dataset),  # images in memory need no decoding processes
         plan.batch_size * network.input_spec.channels * pixels,
-        current_progress().message,
     )
     reader = BatchReader(dataset.source, model.channels, num_workers)
     return _EmbeddingJob(config, model, dataset, plan, runtime, order, reused, view, shape, reader)

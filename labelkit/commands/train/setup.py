@@ -113,7 +113,6 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
             folder=choose_run_folder(config),
             is_new=fresh,
             writes=not config.dry_run,
-            show_message=progress.message,
             truth=known,
         )
     )
