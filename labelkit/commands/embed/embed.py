@@ -167,8 +167,8 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
         dataset, labeled, old_classes = select_by_label_split(config)
-        one_row = not config.dense and config.last_blocks == 1 and not config.mean_patch and config.image_size is None
-        model = build_embedding_network(config, dataset.in_channels, images_only=one_row)
+        allow_pair = config.last_blocks == 1 and not (config.dense or config.mean_patch or config.image_size)
+        model = build_embedding_network(config, dataset.in_channels, allow_pair=allow_pair)
     else:
         model = build_embedding_network(config, 3)
         assert model.run_split is not None
