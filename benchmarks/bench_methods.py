@@ -65,7 +65,7 @@ class BareTrainer(Trainer):
         clock, config, method, optimizer = self.clock, self.config, self.method, self.optimizer
         updates, stop = self.steps_per_epoch(), config.stop_after_steps
         assert stop is not None
-        assert self.report is not None
+        assert self.progress_task is not None
         method.train()
         state = self._state(log_now=False)
         if clock.step == clock.phase_step:
@@ -92,7 +92,7 @@ class BareTrainer(Trainer):
             clock.step_in_epoch += 1
             method.on_step_end(now)
             self.means.add(loss, {})  # an epoch without a loss cannot end
-            self.report.advance()
+            self.progress_task.advance()
             if clock.step >= stop:
                 return False
         return True
@@ -110,7 +110,7 @@ def turns(kind: type[Trainer], config: RunConfig, folder: Path | None) -> Turns:
         run.open(resume=False, overwrite=False)
         run.begin(config.command[1], config.to_yaml_dict())
     made = Turns(kind(method, bank, prepared.labels, config, Runtime(device="cpu"), run=run))
-    made.trainer.report = made
+    made.trainer.progress_task = made
     return made
 
 

@@ -89,7 +89,7 @@ class Trainer:
     _: KW_ONLY
     run: RunDir | None = None  # open run folder; ``None`` trains without writing files
     monitor: Monitor | None = None  # evaluates the network after epochs
-    report: Task | None = None  # shows progress
+    progress_task: Task | None = None  # shows progress
     message: Callable[[str], None] = lambda text: None  # shows a message
     # metadata of ``model.safetensors``, in addition to version and fingerprint
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -206,7 +206,7 @@ class Trainer:
             with self.runtime.autocast():
                 output = self.wrapped(batch)
             logs = {name: value.detach() for name, value in output.logs.items()}
-            self._watch(output.loss, logs)
+            self._add_to_means(output.loss, logs)
             self.runtime.backward(output.loss)
             self.method.on_gradients(state)
             self.runtime.clip_and_step(
@@ -217,8 +217,8 @@ class Trainer:
             self.method.on_step_end(state)
             if log_now or clock.step == 1:
                 self._log_step(output.loss, logs, write=log_now)
-            if self.report is not None:
-                self.report.advance()
+            if self.progress_task is not None:
+                self.progress_task.advance()
             if self._stop_or_save(end_of_epoch=clock.step_in_epoch == updates):
                 return False
         return True
@@ -237,7 +237,7 @@ class Trainer:
             now = scheduled_lr(self.config.epoch_config, clock.epoch + step_in_epoch / updates)
             set_lr(self.optimizer, now, clock.epoch)
 
-    def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
+    def _add_to_means(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add the loss and logs to the epoch's means; on the CPU, stop at the first loss that is not finite."""
         self.means.add(loss, logs)
         # a check at every step would stall a GPU; the sum keeps any NaN until the next check
@@ -370,12 +370,12 @@ class Trainer:
         return sum(self._phase_steps(phase) for phase in self.phases) if planned is None else planned
 
     def _phase(self) -> Phase:
-        return self._run_phase()[0]
+        return self._current_phase_and_loader()[0]
 
     def _loader(self) -> TrainLoader:
-        return self._run_phase()[1]
+        return self._current_phase_and_loader()[1]
 
-    def _run_phase(self) -> tuple[Phase, TrainLoader]:
+    def _current_phase_and_loader(self) -> tuple[Phase, TrainLoader]:
         """Return the current phase and its loader."""
         clock = self.clock
         if self._running is None or self._running[0] != clock.phase:

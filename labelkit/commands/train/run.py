@@ -16,7 +16,7 @@ from labelkit import __version__
 from labelkit.commands.common.networks import read_trained_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
 from labelkit.commands.train.dry_run import has_pretrained_features, plan_training
-from labelkit.commands.train.reuse import plan_reuse
+from labelkit.commands.train.reuse import plan_frozen_cache
 from labelkit.commands.train.setup import RunSetup, build_trainer, choose_run_folder, prepare_training, set_up_runtime
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, InputError, Interrupted, ResourceError
 from labelkit.files import read_json_object
@@ -156,12 +156,12 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if method_name in OWN_SOURCES and runtime.is_main:
         warn_of_unused_modules(setup.method, OWN_SOURCES[method_name])
     try:
-        reuse = plan_reuse(setup.method, setup.bank, trainer.config, runtime, trainer.phases[0])
+        reuse = plan_frozen_cache(setup.method, setup.bank, trainer.config, runtime, trainer.phases[0])
         if reuse is not None:
             trainer.use_cached_views(reuse.build_cached_bank(run.path))
         with progress.task("train", total=trainer.total_steps()) as task:
             task.skip(trainer.clock.step)
-            trainer.report = task
+            trainer.progress_task = task
             fit = trainer.fit()
     except ResourceError as error:
         if not isinstance(error.__cause__, OSError):  # not an error in writing files
