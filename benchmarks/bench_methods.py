@@ -65,7 +65,7 @@ class BareTrainer(Trainer):
         clock, config, method, optimizer = self.clock, self.config, self.method, self.optimizer
         updates, stop = self.steps_per_epoch(), config.stop_after_steps
         assert stop is not None
-        assert self.report is not None
+        assert self.progress_task is not None
         method.train()
         state = self._state(log_now=False)
         if clock.step == clock.phase_step:
@@ -78,6 +78,7 @@ class BareTrainer(Trainer):
             log_now = (clock.step + 1) % config.log_every_steps == 0
             now = replace(state, step=clock.step, step_in_phase=clock.step - clock.phase_step, log_now=log_now)
             seed_step(config.seed, clock.step, 0)
+            method.state = now
             method.on_step_start(now)
             loss = method(next(batches)).loss
             loss.backward()
@@ -91,7 +92,7 @@ class BareTrainer(Trainer):
             clock.step_in_epoch += 1
             method.on_step_end(now)
             self.means.add(loss, {})  # an epoch without a loss cannot end
-            self.report.advance()
+            self.progress_task.advance()
             if clock.step >= stop:
                 return False
         return True
@@ -109,7 +110,7 @@ def turns(kind: type[Trainer], config: RunConfig, folder: Path | None) -> Turns:
         run.open(resume=False, overwrite=False)
         run.begin(config.command[1], config.to_yaml_dict())
     made = Turns(kind(method, bank, prepared.labels, config, Runtime(device="cpu"), run=run))
-    made.trainer.report = made
+    made.trainer.progress_task = made
     return made
 
 

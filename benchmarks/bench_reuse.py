@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from labelkit.commands.common.training_data import prepare_data
-from labelkit.commands.train.reuse import plan_reuse
+from labelkit.commands.train.reuse import plan_frozen_cache
 from labelkit.data.image_bank import CachedViewBank, ImageBank
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.spec import Normalize
@@ -81,7 +81,7 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
         (phase,) = method.phases(bank.rows)
         source, seconds = bank, 0.0
         if reuse:
-            plan = plan_reuse(method, bank, config, runtime, phase)
+            plan = plan_frozen_cache(method, bank, config, runtime, phase)
             assert plan is not None
             seconds = plan.estimate_seconds() / len(bank.rows)
             source = plan.build_timing_bank()

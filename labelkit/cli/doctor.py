@@ -128,7 +128,7 @@ def _check_weights() -> _Check:
     try:
         from labelkit.models.weights.published import describe_published_weights, find_best_available_backbone
 
-        best = find_best_available_backbone(allow_several=True)
+        best = find_best_available_backbone(allow_pair=True)
     except (ImportError, OSError) as error:  # a package that is already reported as failed
         return _Check("weights", "failed", f"cannot be found: {error}", "Reinstall timm.")
     except CheckpointRefused as error:

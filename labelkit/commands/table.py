@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labelkit.methods.spec import import_named
 
 if TYPE_CHECKING:
     from labelkit.commands.common.results import CommandResult
@@ -25,14 +26,14 @@ class Command:
         text: description for the help and for the docstring of the Python function.
         example: example command line.
         config: options class, or its location as ``module:Class``.
-        stage: location of the function that runs the command, as ``module:function``; its argument is the config.
+        function: location of the function that runs the command, as ``module:function``; its argument is the config.
         distributed: whether torchrun may start several processes of this command.
     """
 
     text: str
     example: str
     config: str | type[BaseConfig]
-    stage: str
+    function: str
     distributed: bool = False
 
     @property
@@ -47,10 +48,7 @@ class Command:
 
     def load_config_class(self) -> type[BaseConfig]:
         """Import and return the options class of the command."""
-        if not isinstance(self.config, str):
-            return self.config
-        loaded: type[BaseConfig] = _load(self.config)
-        return loaded
+        return import_named(self.config)
 
     def run(self, config: BaseConfig) -> tuple[CommandResult, LabelkitError | None]:
         """Check inputs and outputs, and run the command.
@@ -77,8 +75,8 @@ class Command:
         with mirror_urls(config) as (local, upload):
             check_outputs(local)
             check_inputs(local)
-            stage: Callable[[BaseConfig], CommandResult] = _load(self.stage)
-            result = stage(local)
+            function: Callable[[BaseConfig], CommandResult] = import_named(self.function)
+            result = function(local)
             fault = upload()
         if fault is None and isinstance(config, GateConfig):
             return check_score_limits(config, result)
@@ -119,11 +117,6 @@ def all_commands() -> dict[tuple[str, ...], Command]:
         else:
             found[name,] = entry
     return found
-
-
-def _load(target: str) -> Any:
-    module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
 
 
 def _train_commands() -> dict[str, Command]:

@@ -5,9 +5,9 @@ all pending GPU work, dozens of times per step. `move_arrays_to_device` thus pac
 memory, which is copied asynchronously; torch keeps the block alive until then.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -122,6 +122,18 @@ class DataInfo:
     row_dim: int | None = None
     num_row_views: int = 0
     row_center: NDArray[np.float32] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON values that a run saves."""
+        return {key: value for key, value in asdict(self).items() if key not in ("labels", "row_center")}
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any], num_labeled: int) -> Self:
+        """Restore what a run saved, with ``num_labeled`` placeholder labels, evenly divided among the classes."""
+        labels = np.full(saved["num_samples"], -1, dtype=np.int64)
+        labels[:num_labeled] = np.arange(num_labeled) % max(1, saved["num_old_classes"])
+        names = {key: tuple(saved[key]) for key in ("class_names", "class_order")}
+        return cls(**{**saved, **names, "labels": labels})
 
     def determine_num_classes(self, dataset: str, requested: int | None) -> int:
         """Return the number of classes of the classifier: ``requested`` if set, otherwise that of the dataset.

@@ -16,7 +16,7 @@ import re
 import unicodedata
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +43,7 @@ from labelkit.files import (
     parse_json,
 )
 from labelkit.formatting import join_first_few
+from labelkit.progress import current_progress
 
 MAX_FAULTS_SHOWN: Final = 10
 _MAX_SHOWN: Final = 200
@@ -85,9 +86,9 @@ class _CsvRow:
     path: str
     label: str | None
     split: str
-    guess: bool
+    is_predicted: bool
     file: str
-    given: bool
+    may_train: bool
 
 
 def _raise_faults(where: str, faults: Sequence[str], remedy: str = _ROW_REMEDY) -> None:
@@ -132,8 +133,8 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     by_id: dict[str, _CsvRow] = {}
     for row, file in zip(rows, files, strict=True):
         first = by_id.setdefault(file.relative_to(root).as_posix(), row)
-        if (first.label, first.split, first.given) != (row.label, row.split, row.given):
-            other = "label or split" if first.given == row.given else "value of labeled"
+        if (first.label, first.split, first.may_train) != (row.label, row.split, row.may_train):
+            other = "label or split" if first.may_train == row.may_train else "value of labeled"
             faults.append(f"line {row.line}: {row.path!r} is also in line {first.line}, with another {other}")
         elif not path_exists(file):
             near = "" if len(faults) >= MAX_FAULTS_SHOWN else similar_path_hint(row.path, known)
@@ -144,7 +145,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     ids = tuple(sort_by_bytes(by_id))
     first_splits = list_splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_sort_key)
-    hidden = sum(bool(row.label) and not row.given for row in by_id.values())
+    hidden = sum(bool(row.label) and not row.may_train for row in by_id.values())
     if hidden:
         notes.append(f"labels hidden from training, since the column labeled is 0: {hidden}")
     dataset = build_dataset(
@@ -157,7 +158,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
         split_names=(*first_splits, *other_splits),
         notes=[*notes, missing_labels_note(table.label_fault)] if table.label_fault else notes,
     )
-    return replace(dataset, given=dataset.given & [by_id[sample_id].given for sample_id in dataset.sample_ids])
+    return replace(dataset, given=dataset.given & [by_id[sample_id].may_train for sample_id in dataset.sample_ids])
 
 
 def _resolve_path(written: str, folders: Sequence[Path]) -> Path:
@@ -188,12 +189,11 @@ def read_label_csv(
     label_column: str | None = None,
     *,
     empty_ok: bool = False,
-    show_message: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
     """Read the class of each path from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS`` for column names.
 
     The images need not exist. Rows with an empty label are skipped; with ``empty_ok``, all may be empty.
-    ``show_message`` receives messages for the user about labels that were read as unlabeled or merged.
+    Messages say which labels were read as unlabeled or merged.
 
     Raises:
         DatasetError: the file is unreadable, no row has a label, or a path has two labels.
@@ -202,7 +202,7 @@ def read_label_csv(
     faults: list[str] = []
     table = _read_csv_rows(path, label_column, empty_ok=empty_ok)
     rows = table.rows
-    if guesses := sum(row.guess and bool(row.label) for row in rows):
+    if guesses := sum(row.is_predicted and bool(row.label) for row in rows):
         problem = f"{guesses} of {len(rows)} labels were predicted by labelkit (their kind is known, new or unsure), "
         remedy = "Pass a file with only labels that you know, such as given.csv, or only the lines that you corrected. "
         remedy += "To export predictions, use `labelkit label --predictions newest --export FORMAT`."
@@ -215,18 +215,16 @@ def read_label_csv(
     _raise_faults(str(path), faults)
     if not found and not empty_ok:
         raise DatasetError(str(path), "no rows are labeled", "Fill in the label column for at least some rows.")
-    if show_message is not None:
-        if any(row.label and not row.given for row in rows):
-            show_message(
-                f"{path}: all labels are used; the column labeled hides labels only in a file passed as --dataset"
-            )
-        if any(row.split for row in rows):
-            show_message(
-                f"{path}: the split column is not used; to use it, pass the file as --dataset, with --data-root "
-                "FOLDER if its paths are relative to another folder"
-            )
-        for note in table.notes:
-            show_message(f"{path}: {note}")
+    show = current_progress().message
+    if any(row.label and not row.may_train for row in rows):
+        show(f"{path}: all labels are used; the column labeled hides labels only in a file passed as --dataset")
+    if any(row.split for row in rows):
+        show(
+            f"{path}: the split column is not used; to use it, pass the file as --dataset, with --data-root FOLDER if "
+            "its paths are relative to another folder"
+        )
+    for note in table.notes:
+        show(f"{path}: {note}")
     return found
 
 

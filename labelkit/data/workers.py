@@ -28,6 +28,7 @@ from labelkit.data.views.boxes import replace_paired_boxes, sample_crop_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
 from labelkit.data.views.transforms import crop_and_resize
 from labelkit.errors import LabelkitError, ResourceError
+from labelkit.progress import current_progress
 
 _LONGEST_SECONDS: Final = 3600
 """Time limit for one item of a worker: torch detects a worker that dies, but would wait forever for one that hangs."""
@@ -161,11 +162,11 @@ def worker_context() -> BaseContext:
     return context
 
 
-def get_num_workers(requested: int | None, images: int, batch_bytes: int, show_message: Callable[[str], None]) -> int:
+def get_num_workers(requested: int | None, images: int, batch_bytes: int) -> int:
     """Choose the number of image-decoding processes to start.
 
     The default is one per core, at most 8, and no more than ``/dev/shm`` has room for, with batches of ``batch_bytes``;
-    ``show_message`` receives a message if this limits the number. ``images`` is the number of images per pass.
+    a message says so if this limits the number. ``images`` is the number of images per pass.
     """
     if requested is not None or images < _FEW_IMAGES:  # few images are decoded before processes would have started
         return requested or 0
@@ -177,7 +178,7 @@ def get_num_workers(requested: int | None, images: int, batch_bytes: int, show_m
     found = min(wanted, max(0, (room - 1) // 2))  # each process prepares two batches in advance, and one is in use
     if found < wanted:
         told = f"using only {found} of {wanted} decoding processes"
-        show_message(f"{told}: {SHARED_MEMORY} is small (docker run --shm-size=8g)")
+        current_progress().message(f"{told}: {SHARED_MEMORY} is small (docker run --shm-size=8g)")
     return found
 
 

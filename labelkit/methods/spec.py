@@ -25,19 +25,20 @@ class MethodSpec:
     @property
     def config(self) -> type[RunConfig]:
         """Return the options class of this method without importing other methods."""
-        return _import_class(self.options)
+        return import_named(self.options)
 
     def load(self) -> type[Method[Any]]:
         """Import and return the method class; this also imports torch."""
-        return _import_class(self.target)
+        return import_named(self.target)
 
 
-def _import_class(named: str | type[T]) -> type[T]:
-    """Return the class named ``module:Class``, or the class itself."""
+def import_named(named: str | T) -> T:
+    """Return the object named ``module:name``, or the object itself."""
     if not isinstance(named, str):
         return named
     module, _, name = named.partition(":")
-    return getattr(import_module(module), name)
+    found: T = getattr(import_module(module), name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
+from labelkit.formatting import join_first_few
 
 GuardMode = Literal["none", "warn", "stop"]
 
@@ -125,12 +126,11 @@ class TrainingGuard:
         }
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by ``extra_state``, which is empty in checkpoints of earlier versions."""
-        if state:
-            self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
-            # earlier versions counted more signs
-            self._seen = {name: list(state["seen"][name]) for name in _SIGNS if name in state["seen"]}
-            self._last_check = int(state["looked_at"])
+        """Restore the state returned by ``extra_state``."""
+        self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
+        # earlier versions counted more signs
+        self._seen = {name: list(state["seen"][name]) for name in _SIGNS if name in state["seen"]}
+        self._last_check = int(state["looked_at"])
 
 
 def draw_guard_sample(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
@@ -159,6 +159,5 @@ def check_weights(module: nn.Module, where: str) -> None:
     finite = torch.stack([value.detach().isfinite().all() for value in named.values()]).tolist()
     broken = [name for name, is_finite in zip(named, finite, strict=True) if not is_finite]
     if broken:
-        more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
         remedy = "The last checkpoint is not affected. Lower --lr, set --clip-grad-norm, or use --precision float32."
-        raise DivergenceError(where, f"weights are not finite: {', '.join(broken[:3])}{more}", remedy)
+        raise DivergenceError(where, f"weights are not finite: {join_first_few(broken)}", remedy)

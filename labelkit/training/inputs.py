@@ -38,7 +38,6 @@ class MethodInputs:
     folder: Path  # run folder, which need not exist yet
     is_new: bool  # whether the run is new; a resumed run takes its state from a checkpoint
     writes: bool  # whether files may be written; a dry run writes none
-    show_message: Callable[[str], None]  # shows a message to the user
     # returns the (n,) int64 class of each row, even if hidden, -1 = unknown, given the option that requests it, for
     # comparisons with oracle labels. No method calls it otherwise.
     truth: Callable[[str], NDArray[np.int64]]

@@ -87,7 +87,7 @@ class PassSettings:
     by_network: bool = False
 
 
-def _nothing(*values: object) -> None:
+def _nothing(*values: object) -> Any:
     """Ignore all arguments; placeholder for the services of a trainer."""
 
 
@@ -108,11 +108,11 @@ class TrainState:
     is_main: bool = True  # whether this process writes files
     # runs a network over the images, each exactly once, and returns all results; for the arguments, see
     # `labelkit.training.trainer.Trainer.full_pass`
-    embed: Callable[..., Tensor] = _nothing  # type: ignore[assignment] # no trainer
+    full_pass: Callable[..., Tensor] = _nothing
     generator: Callable[[str], np.random.Generator] = lambda purpose: np.random.default_rng(0)
-    # like ``embed``, but returns only the results of this process; see ``Trainer.local_pass``
-    embed_local: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing  # type: ignore[assignment] # no trainer
-    gather_rows: Callable[[Tensor, Tensor, int], Tensor] = _nothing  # type: ignore[assignment] # no trainer
+    # like ``full_pass``, but returns only the results of this process; see ``Trainer.local_pass``
+    local_pass: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing
+    gather_rows: Callable[[Tensor, Tensor, int], Tensor] = _nothing
     # sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``)
     combine: Callable[[Tensor, Literal["sum", "max"]], Tensor] = lambda value, operation: value
     # writes a separate line to the log, given its kind and values
@@ -186,8 +186,8 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     #: Network that embeds images; set by the method's ``__init__``.
     network: InferenceNetwork
-    #: State of the run at its last step.
-    _state: TrainState = TrainState()
+    #: State at the current step; set by the trainer before each step.
+    state: TrainState = TrainState()
 
     def __init__(self, config: ConfigT, data: DataInfo) -> None:
         super().__init__()
@@ -273,8 +273,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Hook before the first step of an epoch; also called when resuming within it."""
 
     def on_step_start(self, state: TrainState) -> None:
-        """Hook before each step; stores the state of the run."""
-        self._state = state
+        """Hook before each step."""
 
     def on_gradients(self, state: TrainState) -> None:
         """Hook after the backward pass, before gradient clipping and the optimizer step."""

@@ -29,6 +29,7 @@ from labelkit.errors import (
     output_exists_error,
 )
 from labelkit.files import check_keys, open_regular_file, read_bytes, read_json_object
+from labelkit.formatting import join_first_few
 from labelkit.store.commit import commit_bytes, commit_json, try_lock
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
@@ -85,8 +86,7 @@ class RunDir:
                     str(self.path), "is not a run folder and will not be overwritten", "Pass a different --out."
                 )
             if present and overwrite and (foreign := _find_foreign_files(self.path)):
-                more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
-                problem = f"contains files that are not from training: {', '.join(foreign[:3])}{more}"
+                problem = f"contains files that are not from training: {join_first_few(foreign)}"
                 raise ConfigError(str(self.path), problem, "Move these files, or pass a different --out.")
             if self.writes:
                 self.path.mkdir(parents=True, exist_ok=True)

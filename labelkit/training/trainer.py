@@ -89,7 +89,7 @@ class Trainer:
     _: KW_ONLY
     run: RunDir | None = None  # open run folder; ``None`` trains without writing files
     monitor: Monitor | None = None  # evaluates the network after epochs
-    report: Task | None = None  # shows progress
+    progress_task: Task | None = None  # shows progress
     message: Callable[[str], None] = lambda text: None  # shows a message
     # metadata of ``model.safetensors``, in addition to version and fingerprint
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Trainer:
         pixels = sum(side**2 for side in sides) + 2 * self.method.eval_view().size ** 2
         batch_bytes = config.batch_size // self.runtime.world_size * self.bank.dataset.in_channels * pixels
         images = 0 if self.bank.in_memory else len(self.bank.rows)
-        workers = get_num_workers(config.num_workers, images, batch_bytes, self.message)
+        workers = get_num_workers(config.num_workers, images, batch_bytes)
         return config.model_copy(update={"num_workers": workers})
 
     def use_cached_views(self, views: CachedViewBank) -> None:
@@ -199,14 +199,14 @@ class Trainer:
         while clock.step_in_epoch < updates:
             self._set_lr(clock.step_in_epoch, updates)
             log_now = (clock.step + 1) % config.log_every_steps == 0
-            state = self._state(log_now=log_now)
+            self.method.state = state = self._state(log_now=log_now)
             seed_step(config.seed, clock.step, self.runtime.rank)
             self.method.on_step_start(state)
             batch = next(batches)
             with self.runtime.autocast():
                 output = self.wrapped(batch)
             logs = {name: value.detach() for name, value in output.logs.items()}
-            self._watch(output.loss, logs)
+            self._add_to_means(output.loss, logs)
             self.runtime.backward(output.loss)
             self.method.on_gradients(state)
             self.runtime.clip_and_step(
@@ -217,8 +217,8 @@ class Trainer:
             self.method.on_step_end(state)
             if log_now or clock.step == 1:
                 self._log_step(output.loss, logs, write=log_now)
-            if self.report is not None:
-                self.report.advance()
+            if self.progress_task is not None:
+                self.progress_task.advance()
             if self._stop_or_save(end_of_epoch=clock.step_in_epoch == updates):
                 return False
         return True
@@ -237,7 +237,7 @@ class Trainer:
             now = scheduled_lr(self.config.epoch_config, clock.epoch + step_in_epoch / updates)
             set_lr(self.optimizer, now, clock.epoch)
 
-    def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
+    def _add_to_means(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add the loss and logs to the epoch's means; on the CPU, stop at the first loss that is not finite."""
         self.means.add(loss, logs)
         # a check at every step would stall a GPU; the sum keeps any NaN until the next check
@@ -262,7 +262,7 @@ class Trainer:
         if not self.guard.is_feature_check_due(self.clock.step, self.config.batch_size):
             return {}
         rows = draw_guard_sample(self.bank.rows, self.config.seed)
-        spread = feature_spread(state.embed(self.method.network.embed, rows, PassSettings(by_network=True)))
+        spread = feature_spread(state.full_pass(self.method.network.embed, rows, PassSettings(by_network=True)))
         self.guard.check_feature_spread(spread, self.clock.step)
         return {"guard/feature_spread": spread}
 
@@ -370,12 +370,12 @@ class Trainer:
         return sum(self._phase_steps(phase) for phase in self.phases) if planned is None else planned
 
     def _phase(self) -> Phase:
-        return self._run_phase()[0]
+        return self._current_phase_and_loader()[0]
 
     def _loader(self) -> TrainLoader:
-        return self._run_phase()[1]
+        return self._current_phase_and_loader()[1]
 
-    def _run_phase(self) -> tuple[Phase, TrainLoader]:
+    def _current_phase_and_loader(self) -> tuple[Phase, TrainLoader]:
         """Return the current phase and its loader."""
         clock = self.clock
         if self._running is None or self._running[0] != clock.phase:
@@ -419,9 +419,9 @@ class Trainer:
             steps_per_epoch=self.steps_per_epoch(),
             log_now=log_now,
             is_main=self.runtime.is_main,
-            embed=self.full_pass,
+            full_pass=self.full_pass,
             generator=lambda purpose: keyed_generator(self.config.seed, purpose, self.clock.epoch),
-            embed_local=self.local_pass,
+            local_pass=self.local_pass,
             gather_rows=self.runtime.gather_rows,
             combine=self.runtime.combine,
             log=lambda kind, values: self._record({"kind": kind, **values}),
@@ -591,17 +591,14 @@ class Trainer:
         load_model_state(self.method, checkpoint.tensors(MODEL), where)
         moments, scalars = checkpoint.tensors(TRAINING), state["optimizer_scalars"]
         load_named_optimizer_state(self.optimizer, self.method, moments, scalars, where=where)
-        # a checkpoint without phases is from a run with one phase
-        self.clock = TrainingPosition(
-            state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0))
-        )
+        self.clock = TrainingPosition(state["epoch"], state["step"], state["step_in_epoch"], *state["phase"])
         self.metrics, self.means = state["metrics"], EpochMeans()
         self.seconds_before = state.get("seconds", (0.0, 0.0))  # a checkpoint of an earlier version has none
         runtime.load_scaler_state(state["scaler"])
         self.method.load_extra_state(state["method"])
         if self.monitor is not None:
             self.monitor.load_extra_state(state["monitor"])
-        self.guard.load_extra_state(state.get("guard", {}))  # a checkpoint of an earlier version has none
+        self.guard.load_extra_state(state["guard"])
         own = rank_file_name(runtime.rank)
         # a new process takes the main one's sums, so that all processes have sums with the same names
         tensors = checkpoint.tensors(own if own in state["files"] else rank_file_name(0))

@@ -135,7 +135,7 @@ def test_warnings_of_a_stage_reach_the_log(monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         logger.removeHandler(handler)
 
-    assert command.stage == "labelkit.commands.store_files.status:report_status"
+    assert command.function == "labelkit.commands.store_files.status:report_status"
     assert [(record.levelno, record.getMessage()) for record in records] == [(logging.WARNING, "half of it is gone")]
 
 

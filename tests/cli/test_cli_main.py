@@ -80,7 +80,7 @@ def test_every_command_stands_in_one_panel_of_help_and_every_exit_code_below(
 
 def test_a_row_of_the_table_has_the_words_of_its_config_and_a_stage() -> None:
     for words, command in all_commands().items():
-        module, _, name = command.stage.partition(":")
+        module, _, name = command.function.partition(":")
         assert command.load_config_class().command == words
         assert callable(getattr(import_module(module), name))
 

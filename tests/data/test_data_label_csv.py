@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from labelkit.data.tables import read_label_csv, to_class_name
 from labelkit.errors import DatasetError
+from labelkit.progress import use_progress
+from tests.running import Heard
 
 COCO = {
     "images": [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b/c.png"}, {"id": 3, "file_name": "d.png"}],
@@ -75,8 +77,9 @@ def test_splits_of_a_table_of_labels_are_said_not_to_be_used(
 ) -> None:
     path = tmp_path / "labels.csv"
     path.write_text(f"path,label,split\na.png,cat,{splits[0]}\nb.png,dog,{splits[1]}\n")
-    notes: list[str] = []
-    read_label_csv(path, show_message=notes.append)
+    with use_progress(heard := Heard()):
+        read_label_csv(path)
+    notes = heard.messages
     assert any("the split column is not used; to use it, pass the file as --dataset" in one for one in notes) == told
 
 
@@ -155,10 +158,11 @@ def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_whic
     labels += ["none", "NONE", "None", "Unlabeled", "unlabelled", "No label", "no_label", "-", "unknown", "- x"]
     path = tmp_path / "labels.csv"
     path.write_text("path,label\n" + "".join(f"{i}.png,{label}\n" for i, label in enumerate(labels)), encoding="utf-8")
-    told: list[str] = []
 
-    found = read_label_csv(path, show_message=told.append)
+    with use_progress(heard := Heard()):
+        found = read_label_csv(path)
 
+    told = heard.messages
     assert list(found.values()) == ["3", "3", "3", "caf\u00e9", "caf\u00e9", "1.5", "007", "unknown", "- x"]
     assert len(told) == 2
     assert "labels read as unlabeled: 'nan' (1 of 23), '-1' (1 of 23), 'NA' (1 of 23) and 11 more" in told[0]
@@ -166,17 +170,19 @@ def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_whic
 
 
 def test_a_label_that_a_list_of_images_would_hide_is_used_with_a_note(tmp_path: Path) -> None:
-    path, told = tmp_path / "labels.csv", list[str]()
+    path = tmp_path / "labels.csv"
     path.write_text("path,label,labeled\na.png,cat,0\n")
-    assert read_label_csv(path, show_message=told.append) == {"a.png": "cat"}
-    assert "all labels are used; the column labeled hides labels only in" in told[0]
+    with use_progress(heard := Heard()):
+        assert read_label_csv(path) == {"a.png": "cat"}
+    assert "all labels are used; the column labeled hides labels only in" in heard.messages[0]
 
 
 def test_the_path_column_may_have_any_name_which_is_told(tmp_path: Path) -> None:
-    path, told = tmp_path / "labels.csv", list[str]()
+    path = tmp_path / "labels.csv"
     path.write_text("Nr;Datei;Etikett\n1;a.png;cat\n")
-    assert read_label_csv(path, "etikett", show_message=told.append) == {"a.png": "cat"}
-    assert told == [f"{path}: paths read from the column 'Datei', the only one with image file names"]
+    with use_progress(heard := Heard()):
+        assert read_label_csv(path, "etikett") == {"a.png": "cat"}
+    assert heard.messages == [f"{path}: paths read from the column 'Datei', the only one with image file names"]
     with pytest.raises(DatasetError, match=r"no column 'x', found nr, datei, etikett\. Choose one of these"):
         read_label_csv(path, "x")
 

@@ -25,7 +25,9 @@ from labelkit.data.views.recipes import test_view as plain_view
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import PlanBatchSampler, build_loader, iter_items
 from labelkit.errors import ConfigError, DatasetError, ResourceError
+from labelkit.progress import use_progress
 from PIL import Image
+from tests.running import Heard
 from tests.textures import dataset_of
 
 PLAIN1 = Normalize((0.0,), (1.0,))
@@ -261,31 +263,29 @@ def test_what_a_worker_cannot_send_is_an_error_and_not_waited_for(read: Callable
 
 
 def test_one_process_per_core_decodes_at_most_eight_and_none_for_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5), raising=False)
-    assert workers.get_num_workers(None, 500, 1, said.append) == 5
-    assert workers.get_num_workers(None, 499, 1, said.append) == 0
-    assert workers.get_num_workers(0, 10**6, 1, said.append) == 0
-    assert workers.get_num_workers(12, 10, 1, said.append) == 12
+    assert workers.get_num_workers(None, 500, 1) == 5
+    assert workers.get_num_workers(None, 499, 1) == 0
+    assert workers.get_num_workers(0, 10**6, 1) == 0
+    assert workers.get_num_workers(12, 10, 1) == 12
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
-    assert workers.get_num_workers(None, 500, 1, said.append) == 8
+    assert workers.get_num_workers(None, 500, 1) == 8
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
-    assert workers.get_num_workers(None, 500, 1, said.append) == 4
-    assert said == []
+    assert workers.get_num_workers(None, 500, 1) == 4
 
 
 def test_fewer_processes_decode_where_shared_memory_has_no_room_for_their_batches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    said: list[str] = []
     free = shutil.disk_usage(tmp_path)._replace(free=64 << 20)
     monkeypatch.setattr(workers, "SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
     # six batches of 10 MiB fit: one is in use, and each process makes two ahead
-    assert workers.get_num_workers(None, 500, 10 << 20, said.append) == 2
-    assert said == [f"using only 2 of 8 decoding processes: {tmp_path} is small (docker run --shm-size=8g)"]
-    assert workers.get_num_workers(None, 500, 100 << 20, said.append) == 0
+    with use_progress(heard := Heard()):
+        assert workers.get_num_workers(None, 500, 10 << 20) == 2
+    assert heard.messages == [f"using only 2 of 8 decoding processes: {tmp_path} is small (docker run --shm-size=8g)"]
+    assert workers.get_num_workers(None, 500, 100 << 20) == 0
 
 
 @pytest.mark.usefixtures("script")

@@ -46,7 +46,7 @@ def _move(module: nn.Module, fake: Callable[[Tensor], Tensor]) -> None:
 def test_a_step_in_half_precision_mixes_nothing_that_cuda_refuses(make: Callable[..., Any], name: str) -> None:
     # the mix of the kept classes has a length that no fake tensor knows
     setup = make(name, **({"fairness_weight": 0} if name == "freematch" else {}))
-    state = setup.trainer._state(log_now=False)
+    setup.method.state = state = setup.trainer._state(log_now=False)
     for event in ("on_train_start", "on_phase_start", "on_epoch_start", "on_step_start"):
         getattr(setup.method, event)(state)
     bank = setup.bank = copy.copy(setup.bank)

@@ -100,7 +100,7 @@ class Toy(Method[ToyConfig]):
         self.updates += 1
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        return {"embed_norm": float(state.embed(self.network.embed).norm())}
+        return {"embed_norm": float(state.full_pass(self.network.embed).norm())}
 
     def eval_view(self) -> ViewSpec:
         return test_view(8, "digits")

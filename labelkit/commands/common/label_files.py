@@ -96,7 +96,7 @@ def read_csv_labels(
     if path.suffix == ".h5":
         remedy = "Pass a CSV, such as one written by `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
         raise DatasetError(str(path), "is not a CSV", remedy)
-    texts = read_label_csv(path, label_column, show_message=current_progress().message)
+    texts = read_label_csv(path, label_column)
     unknown = find_images_by_path(path, texts, images)[1] if min_found < 1 else []
     if 0 < len(unknown) < len(texts) and len(texts) - len(unknown) >= min_found * len(texts):
         show = current_progress().warning if min_found else current_progress().message

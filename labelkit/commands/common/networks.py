@@ -16,6 +16,7 @@ from labelkit.commands.common.embeddings_as_images import read_embedding_model
 from labelkit.commands.common.locations import find_model_location
 from labelkit.commands.common.onnx_session import DECODER
 from labelkit.commands.common.patch_embeddings import compute_view_regions
+from labelkit.data.batch import DataInfo
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.loaders import EvalLoader
@@ -71,7 +72,7 @@ class EmbeddingNetwork:
         weights_sha256: digest of the weights file; empty if there is none.
         location: path of the weights, if they are in a file.
         run_split: content of ``split.json``, if the network is from a run.
-        weights: fingerprint of all weights, if it differs from that of ``network``.
+        weights_fingerprint: fingerprint of all weights, if it differs from that of ``network``.
         trained_labels: see ``ModelIdentity``.
     """
 
@@ -81,7 +82,7 @@ class EmbeddingNetwork:
     weights_sha256: str = ""
     location: Path | None = None
     run_split: Mapping[str, Any] | None = None
-    weights: str = ""
+    weights_fingerprint: str = ""
     trained_labels: str = ""
 
     def build_loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
@@ -101,7 +102,7 @@ class EmbeddingNetwork:
         colors = {"channels": spec.channels, "mean": list(spec.mean), "std": list(spec.std)}
         return ModelIdentity(
             **self.network.identity,
-            weights_fingerprint=self.weights or fingerprint(self.network),
+            weights_fingerprint=self.weights_fingerprint or fingerprint(self.network),
             weights_file_sha256=self.weights_sha256,
             source=self.source,
             preprocess={"decoder": DECODER, **geometry, **colors},
@@ -119,14 +120,14 @@ class TrainedRun:
         config: options of the run.
         method: the rebuilt method, in evaluation mode, on the CPU.
         checkpoint: the loaded checkpoint.
-        saved: content of ``split.json``.
+        run_split: content of ``split.json``.
     """
 
     folder: Path
     config: RunConfig
     method: Method[Any]
     checkpoint: LoadedCheckpoint
-    saved: Mapping[str, Any]
+    run_split: Mapping[str, Any]
 
     @property
     def source(self) -> str:
@@ -134,11 +135,11 @@ class TrainedRun:
         return f"{self.folder.resolve().name}/{self.checkpoint.folder.name}"
 
 
-def encode_trained_labels(saved: Mapping[str, Any]) -> str:
+def encode_trained_labels(run_split: Mapping[str, Any]) -> str:
     """Encode which images' labels a run was trained on, in the format of ``ModelIdentity.trained_labels``."""
-    known = saved.get("trained_labels")
+    known = run_split.get("trained_labels")
     # earlier versions wrote only names
-    return known if isinstance(known, str) else encode_image_set(saved["split"]["labeled"], None)
+    return known if isinstance(known, str) else encode_image_set(run_split["split"]["labeled"], None)
 
 
 def read_trained_labels(weights: Path) -> str:
@@ -160,10 +161,10 @@ def collect_numerics_settings(runtime: Runtime, precision: str, batch_size: int)
     }
 
 
-def build_embedding_network(config: ModelConfig, in_channels: int, *, images_only: bool = False) -> EmbeddingNetwork:
+def build_embedding_network(config: ModelConfig, in_channels: int, *, allow_pair: bool = False) -> EmbeddingNetwork:
     """Build the embedding network that the model options specify.
 
-    If ``images_only``, no patch features are needed, so ``auto`` may combine several networks.
+    ``allow_pair``: whether ``auto`` may choose two networks whose embeddings are concatenated.
 
     Raises:
         CheckpointError: the run or the weights cannot be used.
@@ -175,7 +176,7 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, images_onl
         return build_pixel_network(config.image_size or 32, in_channels)
     name = str(config.backbone)
     if config.uses_best_backbone:
-        name = _best_backbone(fetch=config.pretrained, allow_several=images_only)
+        name = _best_backbone(fetch=config.pretrained, allow_pair=allow_pair)
     networks = [
         BackboneNetwork(
             part,
@@ -187,7 +188,7 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, images_onl
         )
         for number, part in enumerate(name.split(SEPARATOR))
     ]
-    return _make_ready(networks, f"{_RANDOM}{config.seed}" if config.random_weights else None, config.weights)
+    return _build_from_backbones(networks, f"{_RANDOM}{config.seed}" if config.random_weights else None, config.weights)
 
 
 def use_class_tokens_as_embedding(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
@@ -199,11 +200,11 @@ def use_class_tokens_as_embedding(model: EmbeddingNetwork, last_blocks: int, *, 
     if last_blocks == 1 and not mean_patch:
         return model
     joined = ConcatenatedTokenViT(model.network, last_blocks, mean_patch=mean_patch).eval()
-    return replace(model, network=joined, weights=model.weights or fingerprint(model.network))
+    return replace(model, network=joined, weights_fingerprint=model.weights_fingerprint or fingerprint(model.network))
 
 
-def _best_backbone(*, fetch: bool, allow_several: bool) -> str:
-    name = find_best_available_backbone(allow_several=allow_several)
+def _best_backbone(*, fetch: bool, allow_pair: bool) -> str:
+    name = find_best_available_backbone(allow_pair=allow_pair)
     if name is None and fetch:
         return DEFAULT_DOWNLOAD
     if name is None:
@@ -230,16 +231,16 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
     """
     run = load_run(checkpoint)
     network, view = run.method.main_network(), run.method.eval_view()
-    rows, weights = read_embedding_model(run.saved, str(run.folder / SPLIT)), ""
-    if rows is not None:
+    input_model, weights_fingerprint = read_embedding_model(run.run_split, str(run.folder / SPLIT)), ""
+    if input_model is not None:
         try:
-            base = load_recorded_network(rows, None)
+            base = load_recorded_network(input_model, None)
         except CheckpointError as error:
             problem = f"was trained on embeddings, but the network that computed them cannot be loaded: {error.problem}"
             raise CheckpointError(
                 str(checkpoint), problem, "Apply the run to embeddings instead: `labelkit embed --index STORE.h5`."
             ) from error
-        weights = combine_fingerprints(rows, network)
+        weights_fingerprint = combine_fingerprints(input_model, network)
         network, view = NetworkWithHead(base.network, network).eval(), base.view
     return EmbeddingNetwork(
         network,
@@ -247,9 +248,9 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
         source=run.source,
         weights_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
         location=run.checkpoint.folder.resolve(),
-        run_split=run.saved,
-        weights=weights,
-        trained_labels=encode_trained_labels(run.saved),
+        run_split=run.run_split,
+        weights_fingerprint=weights_fingerprint,
+        trained_labels=encode_trained_labels(run.run_split),
     )
 
 
@@ -271,7 +272,6 @@ def load_run(checkpoint: Path) -> TrainedRun:
     """
     # imported here, so that commands that use only a backbone start faster
     from labelkit.commands.common.initialize import remove_weight_sources
-    from labelkit.commands.common.training_data import restore_data_info
 
     if not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
@@ -294,8 +294,8 @@ def load_run(checkpoint: Path) -> TrainedRun:
     if loaded is None:
         raise CheckpointError(str(run), "has no checkpoint yet", "Resume the run: `labelkit train ... --resume`.")
     try:
-        saved = read_split(run)
-        info = restore_data_info(saved)
+        run_split = read_split(run)
+        info = DataInfo.from_json(run_split["info"], len(run_split["split"]["labeled"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore the file.") from error
     spec = METHODS[method_name]
@@ -322,7 +322,7 @@ def load_run(checkpoint: Path) -> TrainedRun:
     method = spec.load()(remove_weight_sources(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
     method.eval()
-    return TrainedRun(run, config, method, loaded, saved)
+    return TrainedRun(run, config, method, loaded, run_split)
 
 
 def build_pixel_network(size: int, channels: int) -> EmbeddingNetwork:
@@ -369,7 +369,7 @@ def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Emb
     def built(weights: Path | None, source: str | None, location: Path | None, seed: int = 0) -> EmbeddingNetwork:
         network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed)
         # use the recorded ratio, regardless of the current default
-        return _make_ready([network], source, location, model.preprocess.get("resize_ratio"))
+        return _build_from_backbones([network], source, location, model.preprocess.get("resize_ratio"))
 
     if checkpoint is not None and checkpoint.is_dir():
         return load_run_network(checkpoint)
@@ -422,10 +422,10 @@ def _load_recorded_networks(
         size = embedding_image_size(name)
         network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed + number)
         networks.append(network)
-    return _make_ready(networks, model.source)
+    return _build_from_backbones(networks, model.source)
 
 
-def _make_ready(
+def _build_from_backbones(
     members: list[BackboneNetwork], source: str | None, weights: Path | None = None, resize_ratio: float | None = None
 ) -> EmbeddingNetwork:
     """Return the embedding network of a backbone, or of several concatenated backbones."""
@@ -457,13 +457,13 @@ def embed_queries(
     Raises:
         ResourceError: the device does not exist.
     """
-    place = resolve_device(device)
-    network = model.network.to(place)
+    compute_device = resolve_device(device)
+    network = model.network.to(compute_device)
     embedded: list[NDArray[np.float32]] = []
     kept: list[NDArray[np.int64]] = []
     bad: list[tuple[int, str]] = []
     with torch.inference_mode(), current_progress().task("embed", total=len(queries)) as task:
-        for batch in model.build_loader(queries, default_batch_size(place), device=place):
+        for batch in model.build_loader(queries, default_batch_size(compute_device), device=compute_device):
             task.advance(len(batch.rows))
             bad.extend(batch.bad)
             embedded.append(network.embed(batch.images).float().cpu().numpy()[batch.readable_positions])
@@ -479,9 +479,9 @@ def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: 
         DatasetError: the image cannot be read.
         ResourceError: the device does not exist.
     """
-    place = resolve_device(device)
-    network = model.network.to(place)
-    batch = next(iter(model.build_loader(query, 1, device=place, identify=True)))
+    compute_device = resolve_device(device)
+    network = model.network.to(compute_device)
+    batch = next(iter(model.build_loader(query, 1, device=compute_device, identify=True)))
     if batch.bad:
         raise DatasetError(query.name, f"cannot be read as an image: {batch.bad[0][1]}", "Pass a JPEG or PNG file.")
     assert batch.crops is not None

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,7 +87,7 @@ class PreparedData:
         replaces_splits: whether the held-out images are the only test images, regardless of the dataset's own splits.
         num_objects: number of object-centric images, which come first, before scenes; ``None`` = all.
         objects_digest: digest of the dataset of object-centric images; empty if it is that of ``dataset``.
-        rows: the store, if training uses its embeddings instead of images.
+        embeddings: the store, if training uses its embeddings instead of images.
     """
 
     dataset: ImageDataset
@@ -98,7 +98,7 @@ class PreparedData:
     replaces_splits: bool = False
     num_objects: int | None = None
     objects_digest: str = ""
-    rows: EmbeddingDataset | None = None
+    embeddings: EmbeddingDataset | None = None
 
     def counts(self) -> dict[str, int]:
         """Count all, labeled and unlabeled images, and old and new classes."""
@@ -120,7 +120,7 @@ class PreparedData:
 
     def build_data_info(self, image_size: int) -> DataInfo:
         """Build the dataset properties that a method may use, without the true labels of unlabeled images."""
-        known_in_all = len(self.split.class_order)
+        known_in_all, stored = len(self.split.class_order), self.embeddings
         open_ended = self.split.kind == "given" and bool((self.dataset.labels < 0).any())
         return DataInfo(
             num_samples=len(self.labels),
@@ -134,9 +134,9 @@ class PreparedData:
             chiral=self.dataset.chiral,
             photographic=self.dataset.photographic,
             num_objects=self.num_objects,
-            row_dim=None if self.rows is None else self.rows.store.dim,
-            num_row_views=0 if self.rows is None or self.rows.views is None else self.rows.views.shape[1],
-            row_center=None if self.rows is None else self.rows.select_embeddings(self.dataset).mean(axis=0),
+            row_dim=None if stored is None else stored.store.dim,
+            num_row_views=0 if stored is None or stored.views is None else stored.views.shape[1],
+            row_center=None if stored is None else stored.select_embeddings(self.dataset).mean(axis=0),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class PreparedData:
             "labels": self.dataset.labels[self.split.labeled].tolist(),
             "held_out": list(self.held_out),
             "replaces_splits": self.replaces_splits,
-            **({} if self.rows is None else {"rows": self.rows.to_json()}),
+            **({} if self.embeddings is None else {"rows": self.embeddings.to_json()}),
         }
 
 
@@ -264,10 +264,11 @@ def prepare_data(config: DataConfig) -> PreparedData:
     """
     scene_config = config.scene_config()
     if scene_config is None:
-        return _prepare_single(config)
+        return _prepare_images_or_embeddings(config)
     if not config.uses_object_images:
-        return replace(_prepare_single(scene_config), num_objects=0)
-    objects, scenes = _prepare_single(config), choose_images(scene_config, list_with_holdout(scene_config)[0])
+        return replace(_prepare_images_or_embeddings(scene_config), num_objects=0)
+    objects = _prepare_images_or_embeddings(config)
+    scenes = choose_images(scene_config, list_with_holdout(scene_config)[0])
     # object-centric images with their labels, then scenes, whose labels are not used
     return replace(
         objects,
@@ -279,7 +280,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
     )
 
 
-def _prepare_single(config: DataConfig) -> PreparedData:
+def _prepare_images_or_embeddings(config: DataConfig) -> PreparedData:
     """Prepare the embeddings of ``--index``, if passed, otherwise the images of ``--dataset``."""
     stored = None
     if isinstance(config, EmbeddingInputOptions) and config.index is not None:
@@ -287,10 +288,10 @@ def _prepare_single(config: DataConfig) -> PreparedData:
         if stored.views is not None and (changed := config.overridden_option()):
             problem = f"has no effect, since {config.index} contains embeddings of augmented views"
             raise ConfigError(to_flag(changed), problem, "Pass --row-views off, or remove this option.")
-    return prepare_listed_data(config, *list_with_holdout(config, stored), stored)
+    return select_training_data(config, *list_with_holdout(config, stored), stored)
 
 
-def prepare_listed_data(
+def select_training_data(
     config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: EmbeddingDataset | None = None
 ) -> PreparedData:
     """Choose the images and usable labels of a listed dataset, after the holdout options have been applied.
@@ -313,7 +314,7 @@ def prepare_listed_data(
         current_progress().message(f"{names} classes from folder names (to ignore them, pass --label-split none)")
     labels = split.to_training_labels(dataset.labels)
     replaces_splits = config.holdout_classes is not None or config.pool_splits
-    return PreparedData(dataset, split, labels, listing, held_out, replaces_splits, rows=stored)
+    return PreparedData(dataset, split, labels, listing, held_out, replaces_splits, embeddings=stored)
 
 
 def choose_eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:
@@ -484,23 +485,3 @@ def _raise_as_option_error(option: str) -> Iterator[None]:
         yield
     except DatasetError as error:
         raise ConfigError(option, error.problem, error.remedy) from error
-
-
-def restore_data_info(saved: Mapping[str, Any]) -> DataInfo:
-    """Restore the ``DataInfo`` of a method from ``split.json``, with placeholders for the labels."""
-    facts = dict(saved["info"])
-    num_labeled = len(saved["split"]["labeled"])
-    labels = np.full(facts["num_samples"], -1, dtype=np.int64)
-    # the same number of labels, evenly divided among the classes
-    labels[:num_labeled] = np.arange(num_labeled) % max(1, facts["num_old_classes"])
-    return DataInfo(
-        **{key: facts[key] for key in facts if key not in ("class_order", "class_names")},
-        labels=labels,
-        class_names=tuple(facts["class_names"]),
-        class_order=tuple(facts["class_order"]),
-    )
-
-
-def serialize_data_info(info: DataInfo) -> dict[str, Any]:
-    """Return the fields of ``DataInfo`` that a run saves."""
-    return {key: value for key, value in asdict(info).items() if key not in ("labels", "row_center")}

@@ -362,8 +362,8 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
         dataset, labeled, old_classes = select_by_label_split(config)
-        one_row = not config.dense and config.last_blocks == 1 and not config.mean_patch and config.image_size is None
-        model = build_embedding_network(config, dataset.in_channels, images_only=one_row)
+        allow_pair = config.last_blocks == 1 and not (config.dense or config.mean_patch or config.image_size)
+        model = build_embedding_network(config, dataset.in_channels, allow_pair=allow_pair)
     else:
         model = build_embedding_network(config, 3)
         assert model.run_split is not None
@@ -415,7 +415,6 @@ def _prepare(config: EmbedConfig) -> _EmbeddingJob:
         config.num_workers,
         0 if isinstance(source, ArraySource) else len(dataset),  # images in memory need no decoding processes
         plan.batch_size * network.input_spec.channels * pixels,
-        current_progress().message,
     )
     reader = BatchReader(dataset.source, model.channels, num_workers)
     return _EmbeddingJob(config, model, dataset, plan, runtime, order, reused, view, shape, reader)

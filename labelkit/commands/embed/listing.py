@@ -15,7 +15,7 @@ from labelkit.commands.common.training_data import (
     choose_images,
     has_own_splits,
     prepare_data,
-    prepare_listed_data,
+    select_training_data,
 )
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImageError
@@ -86,7 +86,7 @@ def select_by_run_split(
             dataset = apply_holdout(dataset, run_split["held_out"])
         dataset = apply_run_labels(run_split, dataset)
         if is_drawn:
-            dataset, labeled, old = _collect_selection(prepare_listed_data(config, dataset))
+            dataset, labeled, old = _collect_selection(select_training_data(config, dataset))
         else:
             dataset = choose_images(config, dataset)
             labeled, old = find_run_labels(run_split, dataset)

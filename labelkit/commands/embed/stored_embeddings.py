@@ -55,7 +55,7 @@ def apply_head_to_store(config: EmbedConfig) -> CommandResult:
     assert config.checkpoint is not None
     started = time.monotonic()
     run = load_run(config.checkpoint)
-    made_by = read_embedding_model(run.saved, str(run.folder / SPLIT))
+    made_by = read_embedding_model(run.run_split, str(run.folder / SPLIT))
     if made_by is None:
         problem = f"{config.checkpoint} was trained on images, but {config.index} contains embeddings"
         raise ConfigError("--index", problem, "Train on embeddings: `labelkit train simgcd --index STORE.h5`.")
@@ -79,7 +79,7 @@ def apply_head_to_store(config: EmbedConfig) -> CommandResult:
         source=run.source,
         preprocess=of_rows.preprocess,
         numerics=collect_numerics_settings(runtime, "float32", _ROWS_AT_A_TIME),
-        trained_labels=encode_trained_labels(run.saved),
+        trained_labels=encode_trained_labels(run.run_split),
     )
     recipe: dict[str, Any] = {
         "rows_of": data.store.content_digest, "model": model.to_json(), "dtype": config.dtype, "logits": config.logits,
@@ -111,13 +111,15 @@ def _write(
     store, network = data.store, run.method.main_network().to(runtime.device)
     dataset = load_store_as_dataset(store)
     labeled = dataset.given
-    if was_trained_on(run.saved, dataset):
-        dataset = apply_run_labels(run.saved, dataset)
-        labeled, old = find_run_labels(run.saved, dataset)
+    if was_trained_on(run.run_split, dataset):
+        dataset = apply_run_labels(run.run_split, dataset)
+        labeled, old = find_run_labels(run.run_split, dataset)
     else:
         used = np.isin(np.arange(len(dataset.class_names)), dataset.labels[labeled])
-        dataset, old = add_run_classes(run.saved, dataset, labeled, used)
-    order = output_column_order(run.saved, network.num_outputs, dataset, old, include=True) if config.logits else None
+        dataset, old = add_run_classes(run.run_split, dataset, labeled, used)
+    order = (
+        output_column_order(run.run_split, network.num_outputs, dataset, old, include=True) if config.logits else None
+    )
     embedded: list[Tensor] = []
     outputs: list[Tensor] = []
     with current_progress().task("embed", total=store.n) as task, torch.inference_mode():

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier, cross_validate
 from labelkit.commands.common.results import Cell, CommandResult, describe_dry_run
-from labelkit.commands.train.reuse import plan_reuse
+from labelkit.commands.train.reuse import plan_frozen_cache
 from labelkit.commands.train.setup import build_trainer, choose_run_folder, prepare_training, set_up_runtime
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
@@ -91,7 +91,7 @@ def plan_training(method_name: str, config: RunConfig) -> CommandResult:
     trainer = build_trainer(setup, config, runtime, None)
     search = trainer.score_before_training() if has_pretrained_features(config) else {}
     score = score_frozen_features(trainer, setup.method, setup.prepared.labels, config.seed)
-    reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
+    reuse = plan_frozen_cache(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
         trainer.use_cached_views(reuse.build_timing_bank())
     reckoned = 0.0 if reuse is not None else _estimate_step_seconds(trainer, config)

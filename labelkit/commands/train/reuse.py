@@ -165,7 +165,7 @@ def _get_network(method: Method[Any]) -> nn.Module:
     return net
 
 
-def plan_reuse(
+def plan_frozen_cache(
     method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase
 ) -> FrozenFeatureCache | None:
     """Plan the cache of frozen features; return ``None`` without ``--reuse-frozen``.

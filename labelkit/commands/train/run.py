@@ -15,9 +15,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from labelkit import __version__
 from labelkit.commands.common.networks import read_trained_labels
 from labelkit.commands.common.results import Cell, CommandResult, Table, to_json_types
-from labelkit.commands.common.training_data import serialize_data_info
 from labelkit.commands.train.dry_run import has_pretrained_features, plan_training
-from labelkit.commands.train.reuse import plan_reuse
+from labelkit.commands.train.reuse import plan_frozen_cache
 from labelkit.commands.train.setup import RunSetup, build_trainer, choose_run_folder, prepare_training, set_up_runtime
 from labelkit.errors import CheckpointDamaged, CheckpointMismatch, ConfigError, InputError, Interrupted, ResourceError
 from labelkit.files import read_json_object
@@ -157,12 +156,12 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if method_name in OWN_SOURCES and runtime.is_main:
         warn_of_unused_modules(setup.method, OWN_SOURCES[method_name])
     try:
-        reuse = plan_reuse(setup.method, setup.bank, trainer.config, runtime, trainer.phases[0])
+        reuse = plan_frozen_cache(setup.method, setup.bank, trainer.config, runtime, trainer.phases[0])
         if reuse is not None:
             trainer.use_cached_views(reuse.build_cached_bank(run.path))
         with progress.task("train", total=trainer.total_steps()) as task:
             task.skip(trainer.clock.step)
-            trainer.report = task
+            trainer.progress_task = task
             fit = trainer.fit()
     except ResourceError as error:
         if not isinstance(error.__cause__, OSError):  # not an error in writing files
@@ -206,7 +205,7 @@ def _check_same_data(run: RunDir, setup: RunSetup) -> None:
 
 def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
     prepared, own = setup.prepared, OWN_SOURCES.get(setup.method.config.command[1])
-    facts = {"trained_labels": _trained_labels(setup), "info": serialize_data_info(setup.method.data)}
+    facts = {"trained_labels": _trained_labels(setup), "info": setup.method.data.to_json()}
     facts[IMAGES_SHA256] = setup.bank.digest()
     run.write_json(SPLIT, prepared.to_json() | facts)
     skipped = {prepared.dataset.sample_ids[row]: reason for row, reason in sorted(setup.bank.bad.items())}
@@ -235,8 +234,8 @@ def _trained_labels(setup: RunSetup) -> str:
     prepared, config = setup.prepared, setup.method.config
     used = np.flatnonzero(prepared.split.labeled)
     before = [read_trained_labels(path) for name in ("init_from", "weights") if (path := getattr(config, name, None))]
-    if prepared.rows is not None:
-        before.append(prepared.rows.store.model.trained_labels)
+    if prepared.embeddings is not None:
+        before.append(prepared.embeddings.store.model.trained_labels)
     return encode_image_set((prepared.dataset.sample_ids[row] for row in used), setup.bank.sha256[used], *before)
 
 

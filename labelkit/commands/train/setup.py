@@ -84,8 +84,8 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
         report_loaded_weights(method.network)
 
     def bank_of(dataset: ImageDataset, num_neighbors: int = 0) -> ImageBank:
-        if prepared.rows is not None:
-            return prepared.rows.build_bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
+        if prepared.embeddings is not None:
+            return prepared.embeddings.build_bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
         size = method.network.input_spec.size
         bank = ImageBank(dataset, base_size=size, device=runtime.device)
         bank.check_readable(config.max_bad)
@@ -113,7 +113,6 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
             folder=choose_run_folder(config),
             is_new=fresh,
             writes=not config.dry_run,
-            show_message=progress.message,
             truth=known,
         )
     )

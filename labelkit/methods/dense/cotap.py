@@ -130,7 +130,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the weighted sum of the loss terms."""
         objects = batch.indices_where(batch.on_host.sample_index < self._num_objects)
-        output: StepOutput = self.objective(batch, self.network, self.target, objects, self._state)
+        output: StepOutput = self.objective(batch, self.network, self.target, objects, self.state)
         self.warn_of_collapse(output.logs)
         return output
 
@@ -188,7 +188,7 @@ def load_or_compute_neighbors(
     found = _read_neighbors(path, recipe, rows, k) if state.is_main and path is not None and path.exists() else None
     # the main process decides; otherwise, some processes would wait for an exchange that others never start
     if int(state.combine(torch.tensor([int(found is not None)]), "max")[0]) == 0:
-        features = state.embed(network, rows)
+        features = state.full_pass(network, rows)
         if state.is_main:
             scores, places = knn(features.numpy(), features.numpy(), k, exclude_self=True)
             found = NeighborFile(rows, rows[places], scores, recipe)

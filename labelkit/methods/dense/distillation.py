@@ -221,7 +221,7 @@ class DistillationMethod(EMATargetMethod[DistillationConfigT, DistillationNetwor
         """Compute the target's assignments (n, k) for class tokens (n, d), and collect its outputs for the center."""
         outputs = self.target.outputs(class_tokens)
         self.center("image").collect(outputs)
-        return centered_targets(outputs, self.center("image").value, self._temperature(self._state.step))
+        return centered_targets(outputs, self.center("image").value, self._temperature(self.state.step))
 
     @torch.no_grad()
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
@@ -229,7 +229,7 @@ class DistillationMethod(EMATargetMethod[DistillationConfigT, DistillationNetwor
 
         The first is 0 if one output receives everything, the second is 1 if targets are uniform.
         """
-        if not self._state.log_now:
+        if not self.state.log_now:
             return {}
         entropy = torch.special.entr(targets.float()).sum(dim=1).mean() / math.log(outputs.shape[1])
         mean = assignment_entropy(outputs, self.config.student_temperature)

@@ -56,7 +56,7 @@ class IBOT(DistillationMethod[IBOTConfig]):
             visible = self.target.tokens(torch.cat(large))
             image_targets = self.image_targets(visible.image)
             patch_outputs = self.target.outputs(visible.patches.flatten(0, 2))
-            center, temperature = self.center("patch"), self._patch_temperature(self._state.step)
+            center, temperature = self.center("patch"), self._patch_temperature(self.state.step)
             center.collect(patch_outputs)
             patch_targets = centered_targets(patch_outputs[places], center.value, temperature)
         tokens = self.network.masked_tokens(torch.cat(large), masks)
@@ -76,7 +76,7 @@ class IBOT(DistillationMethod[IBOTConfig]):
         masks = np.zeros((2 * len(images), side, side), dtype=np.bool_)
         for i, (view, image) in enumerate((v, image) for v in (0, 1) for image in images):
             purpose = f"hidden patches of view {view}"
-            generator = keyed_generator(config.seed, purpose, self._state.step, int(image))
+            generator = keyed_generator(config.seed, purpose, self.state.step, int(image))
             masks[i] = draw_block_mask(side, side, draw_mask_ratio(generator), generator)
         return masks
 

@@ -117,7 +117,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
         kind = problem.split(":")[-1]
         if kind not in self._warned:  # the log has every number
             self._warned.add(kind)
-            self._state.warn(f"{problem}; try {self.remedy}a lower --lr or another --seed")
+            self.state.warn(f"{problem}; try {self.remedy}a lower --lr or another --seed")
 
     def main_network(self) -> TokenNetworkT:
         """Return the student or the target, as selected in the options."""

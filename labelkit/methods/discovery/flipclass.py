@@ -34,7 +34,7 @@ from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.methods.discovery.recipe import SelfDistilledClassifier
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.paired_attention import KeyUpdateParams
-from labelkit.training.method import Phase, StepOutput, TrainState
+from labelkit.training.method import Phase, StepOutput
 
 
 class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
@@ -59,7 +59,6 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         classes, mode, temperature = self.network.num_outputs, config.align_mode, config.student_temperature
         self.aligned_distillation = DistributionAlignmentLoss(classes, temperature) if mode == "da" else None
         self.confident = ConfidentPseudoLabelLoss(temperature) if mode == "fixmatch" else None
-        self._log_now = False
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single training phase: weak and strong views, and half of each batch labeled in expectation."""
@@ -76,13 +75,9 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             student = student.with_strength(min(1.0, epoch / (0.5 * self.config.epochs)))
         return teacher, student
 
-    def on_step_start(self, state: TrainState) -> None:
-        """Enable the computation of energies if the step is logged."""
-        self._log_now = state.log_now and bool(self._record_blocks)
-
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss between the student and the aligned teacher for one batch."""
-        record: dict[int, dict[str, Tensor]] | None = {} if self._log_now else None
+        record: dict[int, dict[str, Tensor]] | None = {} if self.state.log_now and self._record_blocks else None
         pairs: dict[int, tuple[Tensor, Tensor]] = {}
         projections, logits = self.network.forward_pair(
             batch.views[0],

@@ -331,7 +331,7 @@ class MasterTrainer:
             with use_batch_statistics(composition) if is_trained else nullcontext():
                 return self.master.embed(images)
 
-        features = self.state.embed(embed_for_clustering, rows, PassSettings(order="fixed"))
+        features = self.state.full_pass(embed_for_clustering, rows, PassSettings(order="fixed"))
         wanted = min(self.master.num_outputs, len(rows))
         centroids = torch.zeros(wanted, features.shape[1])
         if self.state.is_main:  # on all processes, identical runs would compete for the same CPU

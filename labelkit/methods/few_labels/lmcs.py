@@ -88,7 +88,8 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         """Return phase ``index``, whose batches combine labeled and earlier discovered images with unlabeled ones."""
         if index > len(self._later):
             return None
-        self._rows, config = rows, self.config
+        self._rows = self.batch_norm_rows = rows
+        config = self.config
         learned, start, steps = self._later[index - 1] if index else (0, 0, self._first_steps(rows))
         labels = self.growth.labels(learned)
         name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
@@ -163,7 +164,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute MixMatch's loss plus the guidance loss."""
         output, (_, others) = super().training_step(batch), labeled_and_unlabeled_positions(batch)
-        weight = self._guidance(self._state.step)
+        weight = self._guidance(self.state.step)
         if not (weight > 0 and self.guide.is_ready and len(others)):
             return output
         guide_logits = self.guide.logits(batch.views[0][others])
@@ -191,7 +192,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
     def _grow(self, state: TrainState) -> dict[str, float]:
         """Discover critical samples and plan the next phase, or plan the last phase."""
         growth, config, teacher = self.growth, self.config, self.chain.teacher
-        scores = state.embed(lambda images: teacher.classify(teacher.embed(images)), self._rows)
+        scores = state.full_pass(lambda images: teacher.classify(teacher.embed(images)), self._rows)
         churn, _ = growth.record_predictions(scores.argmax(1), self._rows)
         rest, before = config.steps - state.step, int(growth.iteration)
         found = 0 if churn is not None and churn < config.churn else self._discover(state)
@@ -205,7 +206,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         if not growth.num_to_discover(rows):
             return 0
         found = discover_critical_samples(
-            state.embed(self.network.embed, rows).numpy(),
+            state.full_pass(self.network.embed, rows).numpy(),
             growth.labels()[rows],
             growth.num_to_discover(rows),
             criterion=config.criterion,

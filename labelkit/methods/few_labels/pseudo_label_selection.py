@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 
+from labelkit.formatting import join_first_few
+
 Balance = Literal["balanced", "global"]
 Count = int | Sequence[int] | NDArray[np.int64] | Literal["double"]
 
@@ -193,9 +195,8 @@ def search_in_rounds(
     given = current if original is None else np.asarray(original, dtype=np.int64)
     sizes = np.bincount(given[given >= 0], minlength=num_classes or int(current.max(initial=-1)) + 1)
     missing = np.flatnonzero(sizes == 0).tolist()
-    names = [f"class {class_names[label]!r}" if class_names else f"class {label}" for label in missing[:5]]
-    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    warnings = [f"no image is labeled as {', '.join(names)}{more}, which will never be predicted"] if missing else []
+    names = join_first_few((f"class {class_names[i]!r}" if class_names else f"class {i}" for i in missing), 5)
+    warnings = [f"no image is labeled as {names}, which will never be predicted"] if missing else []
     found: list[D] = []
     for number in range(1, rounds + 1):
         requested = np.asarray(int((current >= 0).sum()) if isinstance(count, str) else count)

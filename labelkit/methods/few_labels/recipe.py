@@ -24,6 +24,7 @@ from labelkit.data.samplers import ImageStream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.formatting import join_first_few
 from labelkit.methods.backbone import backbone_options, embedding_views
 from labelkit.methods.few_labels.options import (
     FewLabelTrainConfig,
@@ -87,7 +88,7 @@ def recalibrate_bn(
     with statistics.collect():
         # shuffled, since files sorted by class must not share a batch
         fixed = PassSettings("eval" if part is not None else "batch-statistics", order="fixed")
-        state.embed_local(run_network, chosen, fixed)
+        state.local_pass(run_network, chosen, fixed)
     statistics.apply(lambda value: state.combine(value, "sum"))
 
 
@@ -103,9 +104,8 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
     missing = np.flatnonzero(counts == 0)
     if len(missing):
         known = training_class_names(data)
-        names = [f"class {known[i]!r}" if i < len(known) else f"class {i}" for i in missing[:5].tolist()]
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        problem = f"no image is labeled as {', '.join(names)}{more}"
+        names = (f"class {known[i]!r}" if i < len(known) else f"class {i}" for i in missing.tolist())
+        problem = f"no image is labeled as {join_first_few(names, 5)}"
         raise DatasetError(config.dataset, problem, "Label at least one image of each class, or use fewer classes.")
     return num_classes
 
@@ -236,6 +236,8 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
     Attributes:
         network: the trained network, a backbone with linear classification heads.
         chain: its EMA (``chain.teacher``).
+        batch_norm_rows: (m,) images from which batch norm statistics are computed; subclasses set it in ``phases`` or
+            ``phase``.
 
     Args:
         config: the options.
@@ -250,6 +252,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
     """
 
     network: StudentNetwork
+    batch_norm_rows: NDArray[np.int64]
 
     def __init__(
         self,
@@ -279,7 +282,6 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         self.weak_view, self.strong_view = weak_and_strong_views(config, data, self.network.input_spec.size)
         self.chain = EMAChain(self.network, with_master=with_master)
         self._decay = teacher_decay_schedule(config, config.steps)  # by update, counted from 1
-        self._rows = np.zeros(0, dtype=np.int64)  # rows used for batch norm statistics
 
     @property
     def teacher_in_train_mode(self) -> bool:
@@ -298,7 +300,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         """Recalibrate the batch norm statistics of all networks, which are needed only to evaluate and save them."""
         for network in (self.network, self.chain.teacher, self.chain.master):
             if network is not None:
-                recalibrate_bn(network, state, self._rows)
+                recalibrate_bn(network, state, self.batch_norm_rows)
         return {}
 
     def main_network(self) -> StudentNetwork:
@@ -336,10 +338,10 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return the single training phase, whose batches combine (repeating) labeled images with unlabeled ones."""
-        self._rows, config = rows, self.config
+        config, views = self.config, self.objective.views
         if index:
             return None
-        views = self.objective.views
+        self.batch_norm_rows = rows
         return student_phase(config, self.data.labels, rows, views, steps=config.steps, peak_lr=config.lr)
 
     @property
@@ -350,4 +352,4 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the objective's loss for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        return self.objective(batch, networks, self._state)
+        return self.objective(batch, networks, self.state)

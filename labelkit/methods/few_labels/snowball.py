@@ -119,7 +119,8 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         """Return phase ``index``, whose batches combine labeled and discovered images with unlabeled ones."""
         if index > self._planned:
             return None
-        self._rows, config = rows, self.config
+        self._rows = self.batch_norm_rows = rows
+        config = self.config
         labels = self.data.labels if index == 0 else self.growth.labels()
         steps = config.later_phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
@@ -152,7 +153,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
         """Discover labels, start another generation or end growth, depending on how many predictions changed."""
         growth, network = self.growth, self.main_network()
-        scores = state.embed(lambda images: network.classify(network.embed(images)), self._rows)
+        scores = state.full_pass(lambda images: network.classify(network.embed(images)), self._rows)
         changed = growth.record_predictions(scores.argmax(1), self._rows)
         metrics = growth.describe()
         for name, value in zip(("churn", "generation_churn"), changed, strict=True):
@@ -181,7 +182,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         # MixMatch learns more from distant images (specification 3.4)
         default: Select = "far" if config.trainer == "mixmatch" else "min"
         name = "teacher" if self.chain.master is None else "master"
-        features = state.embed(network.embed, rows)
+        features = state.full_pass(network.embed, rows)
         table = features.new_zeros((self.data.num_samples, features.shape[1]))
         table[rows] = features
         parts = [part[rows].numpy() for part in self.past.append(table)]

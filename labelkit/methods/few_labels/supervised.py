@@ -27,8 +27,8 @@ class Supervised(EMAStudentMethod[SupervisedConfig]):
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single training phase, which repeats the labeled images; batch norm uses only these."""
         config, labels = self.config, self.data.labels
-        self._rows = rows[labels[rows] >= 0]
-        return (student_phase(config, labels, self._rows, (self.weak_view,), steps=config.steps, peak_lr=config.lr),)
+        self.batch_norm_rows = labeled = rows[labels[rows] >= 0]
+        return (student_phase(config, labels, labeled, (self.weak_view,), steps=config.steps, peak_lr=config.lr),)
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the cross-entropy of one batch."""

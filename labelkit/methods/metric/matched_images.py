@@ -21,6 +21,7 @@ from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import PairPlan
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
+from labelkit.progress import current_progress
 from labelkit.store.array_files import Matches, read_matches
 from labelkit.training.inputs import MethodInputs
 
@@ -179,7 +180,7 @@ def read_matched_images(path: Path, inputs: MethodInputs) -> MatchedPairs:
     sizes[rows[rows >= 0]] = found.image_sizes[rows >= 0]
     images = MatchedPairs(replace(found.matches.select(kept), pairs=pairs[kept]), sizes, found.content_digest)
     coverage = float(np.isin(np.arange(count), images.matches.pairs[:, 0]).mean())
-    inputs.show_message(
+    current_progress().message(
         f"{len(kept)} matches; {percent(coverage)}% of the images have a partner; the others match themselves"
     )
     return images

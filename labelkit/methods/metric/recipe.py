@@ -64,12 +64,12 @@ def update_pseudo_labels(
     if labels.is_empty and not config.pretrained and config.weights is None:
         # an untrained network's running statistics are meaningless: all embeddings would be nearly equal
         how = PassSettings("batch-statistics", order="fixed", batch_size=config.batch_size)
-    embeddings = state.embed(network.embed, rows, how)
+    embeddings = state.full_pass(network.embed, rows, how)
     points = embeddings
     if labels.is_empty and config.first_clustering == "pooled":
-        points = state.embed(network.features, rows, how)
+        points = state.full_pass(network.features, rows, how)
     elif labels.is_empty and config.first_clustering == "pixels":
-        points = state.embed(flatten_to_unit_rows, rows)
+        points = state.full_pass(flatten_to_unit_rows, rows)
     record = labels.recluster(points, embeddings, state)
     state.log("pseudo-labels", record)
     if record["singles"] > MANY_SINGLES:

@@ -118,14 +118,14 @@ class SAN(MetricMethod[SANConfig]):
             update_pseudo_labels(self.clusters, self.network, self.config, state)
             if self.memory is not None:
                 writer = self.network if self.slow is None else self.slow
-                keys = state.embed(lambda images: writer(images).embeddings, self.clusters.rows)
+                keys = state.full_pass(lambda images: writer(images).embeddings, self.clusters.rows)
                 self.memory.refill(keys, torch.from_numpy(self.clusters.rows))
         assert self._sampler is not None
         self._sampler.relabel(self.clusters.cluster_ids.cpu().numpy())
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute all losses for the whole batch, gathered from all processes."""
-        config, state = self.config, self._state
+        config, state = self.config, self.state
         output = self.network(batch.images)
         embeddings, rows = gather_batch(output.embeddings), gather_batch(batch.sample_index)
         labels = self._labels_of(rows)
@@ -169,7 +169,7 @@ class SAN(MetricMethod[SANConfig]):
         count = min(NUM_DIAGNOSTIC_IMAGES, len(self._rows))
         generator = keyed_generator(config.seed, "assembly diagnostics")
         chosen = np.sort(generator.choice(self._rows, count, replace=False))
-        table = state.embed(lambda images: _assembly_diagnostics(network, images), chosen)
+        table = state.full_pass(lambda images: _assembly_diagnostics(network, images), chosen)
         found = dict(zip(_SCALARS, table[:, : len(_SCALARS)].double().mean(0).tolist(), strict=True))
         found["sources"] = float(2 ** table[:, 1].double().mean())
         found["row_error"] = float(table[:, 2].max())

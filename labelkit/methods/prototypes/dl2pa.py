@@ -164,7 +164,6 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
 
     def on_step_start(self, state: TrainState) -> None:
         """Reassign classes to prototypes if due."""
-        super().on_step_start(state)
         config = self.config
         if config.reassign and is_reassignment_due(state, config.updates_per_epoch):
             record = reassign_classes(self.network.head, state)
@@ -217,7 +216,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
         return loss
 
     def _update_means(self, embeddings: Tensor, mixed: MixedBatch) -> None:
-        labels, shares, state = mixed.labels, None, self._state
+        labels, shares, state = mixed.labels, None, self.state
         if mixed.share < 1:
             embeddings, labels = torch.cat([embeddings, embeddings]), torch.cat([mixed.labels, mixed.other_labels])
             shares = torch.full_like(labels, mixed.share, dtype=torch.float32)

@@ -66,11 +66,11 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
             return self._global_weights.to(labels.device)
         # unlike torch.bincount, this does not synchronize with the GPU
         counts = (labels == torch.arange(self._num_classes, device=labels.device)[:, None]).sum(1)
-        return balanced_class_weights(self._state.combine(counts, "sum"))
+        return balanced_class_weights(self.state.combine(counts, "sum"))
 
     def mix_batch(self, batch: Batch) -> MixedBatch:
         """Return the batch, with images blended by mixup if enabled."""
-        step = self._state.step
+        step = self.state.step
         return mixup(batch, self.config.mixup_alpha, keyed_generator(self.config.seed, "mixup", step))
 
     def reuse_frozen(self) -> ReusablePart:

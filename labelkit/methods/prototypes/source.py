@@ -11,6 +11,7 @@ from torch import Tensor
 
 from labelkit.algorithms.prototypes import is_closed_form_optimal, uniformity_loss
 from labelkit.errors import CheckpointError, ConfigError, DatasetError
+from labelkit.formatting import join_first_few
 from labelkit.methods.prototypes.files import load_or_compute_hpn_prototypes, load_or_compute_prototypes
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.options.prototypes import SHARPEST_T
@@ -96,7 +97,6 @@ def _load_learned_prototypes(run: Path, show_message: Callable[[str], None]) -> 
 
 
 _FORM = "On each line, write a class name (with _ for spaces) and its vector; all vectors must have the same length."
-_SHOWN = 5
 
 
 def project_word_vectors(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float32]:
@@ -161,8 +161,8 @@ def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
         raise DatasetError(str(path), problem, "Pass a text file of class names and their vectors.") from error
     missing = [name for name in names if _normalize_name(name) not in alike]
     if missing:
-        shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
-        raise DatasetError(str(path), f"has no vector for {len(missing)} of {len(names)} classes: {shown}", _FORM)
+        problem = f"has no vector for {len(missing)} of {len(names)} classes: {join_first_few(missing, 5)}"
+        raise DatasetError(str(path), problem, _FORM)
     vectors = [exact.get(name.replace(" ", "_"), alike[_normalize_name(name)]) for name in names]
     widths = {len(vector) for vector in vectors}
     if len(widths) > 1:

@@ -186,7 +186,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
             how = PassSettings("train", self._train_view(), "new", batch_size)
         else:
             how = PassSettings("batch-statistics", order="fixed", batch_size=batch_size, by_network=True)
-        features, rows = state.embed_local(self.network.embed, None, how)
+        features, rows = state.local_pass(self.network.embed, None, how)
         for head in heads:
             layer = self.network.heads[head]
             record = self.labels.optimize_head(head, features, rows, layer, self.config, state)

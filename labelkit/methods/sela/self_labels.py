@@ -18,6 +18,7 @@ from labelkit.algorithms.sinkhorn import LinearScores, Reduce, solve_assignment,
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import CheckpointError, CheckpointMismatch
 from labelkit.methods.sela.options import SeLaConfig
+from labelkit.progress import current_progress
 from labelkit.training.checkpoint import MODEL, load_checkpoint, load_model_state
 from labelkit.training.inputs import MethodInputs
 from labelkit.training.method import TrainState
@@ -229,7 +230,7 @@ def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: MethodInputs) -
         CheckpointError: the folder contains no run with pseudo-labels.
         CheckpointMismatch: the run was trained on other images or has other heads.
     """
-    checkpoint = load_checkpoint(source, show_message=inputs.show_message)
+    checkpoint = load_checkpoint(source, show_message=current_progress().message)
     if checkpoint is None:
         problem = "contains no checkpoint"
         raise CheckpointError(str(source), problem, "Pass the --out folder of a `labelkit train sela` run.")
@@ -244,4 +245,4 @@ def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: MethodInputs) -
     if not same:
         raise CheckpointMismatch(str(source), "was trained on other images", "Pass the data options of that run.")
     load_model_state(labels, {name.removeprefix(_LABELS): value for name, value in found.items()}, str(source))
-    inputs.show_message(f"using the pseudo-labels from {checkpoint.folder}, which remain fixed")
+    current_progress().message(f"using the pseudo-labels from {checkpoint.folder}, which remain fixed")

@@ -174,14 +174,14 @@ def describe_published_weights(name: str) -> tuple[str, str]:
     return place, str(cfg.get("license") or (package.license if package is not None else ""))
 
 
-def find_best_available_backbone(*, allow_several: bool = False) -> str | None:
+def find_best_available_backbone(*, allow_pair: bool = False) -> str | None:
     """Return the first backbone of `PREFERRED_BACKBONES` with local weights, or ``None`` if there are none.
 
-    With ``allow_several``, this may also be a pair of networks with concatenated embeddings.
+    With ``allow_pair``, this may also be a pair of networks with concatenated embeddings.
     """
     for name in PREFERRED_BACKBONES:
         parts = name.split("+")
-        if (allow_several or len(parts) == 1) and all(find_local_weights(part, timm_config(part)) for part in parts):
+        if (allow_pair or len(parts) == 1) and all(find_local_weights(part, timm_config(part)) for part in parts):
             return name
     return None
 

@@ -309,7 +309,7 @@ def _read_user_table(
     path refers to the photo there now or, if the path no longer exists, to the last photo there, unless its label has
     already moved with it.
     """
-    read_label_csv(labels, label_column, show_message=current_progress().message)
+    read_label_csv(labels, label_column)
     written = [TableLabel(*row) for row in read_labeled_rows(labels, label_column)]
     if is_own:
         written = _with_files(written, stores)
@@ -407,7 +407,7 @@ class GeneratedTables:
         # in away.csv, two successive photos may have the same path; labels.csv contains guesses
         try:
             if path.name not in (AWAY_CSV, LABELS):
-                read_label_csv(path, empty_ok=True, show_message=current_progress().message)
+                read_label_csv(path, empty_ok=True)
             return [TableLabel(self._respell(name), text, file) for name, text, file in read_labeled_rows(path)]
         except DatasetError as error:
             if "--label-column" in error.remedy:  # which is for tables of the user

@@ -35,7 +35,9 @@ class ClassificationMonitor(Monitor):
         columns = np.array([self._column.get(int(label), -1) for label in labels[rows]], dtype=np.int64)
 
         def judge(network: InferenceNetwork) -> dict[str, float]:
-            named = state.embed(lambda images: network.classify(network.embed(images)), rows, PassSettings(bank=bank))
+            named = state.full_pass(
+                lambda images: network.classify(network.embed(images)), rows, PassSettings(bank=bank)
+            )
             scores = named.numpy()
             possible = (columns >= 0) & (columns < scores.shape[1])
             share = float(possible.mean())

@@ -82,7 +82,7 @@ class ClusteringMonitor(_CategoryMonitor):
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Cluster all images on the main process, and score the unlabeled ones whose class is known."""
         features = torch.nn.functional.normalize(
-            state.embed(method.network.embed, self._rows, PassSettings(by_network=True)), dim=1
+            state.full_pass(method.network.embed, self._rows, PassSettings(by_network=True)), dim=1
         ).numpy()
         labeled = self._labels >= 0
         found = torch.zeros(int((~labeled).sum()), dtype=torch.int64)
@@ -176,7 +176,7 @@ class DiscoveryMonitor(_CategoryMonitor):
             unit = torch.nn.functional.normalize(features.float(), dim=-1)
             return torch.cat([logits.float(), unit], dim=1)
 
-        table = state.embed(network, self._rows, how)
+        table = state.full_pass(network, self._rows, how)
         num_outputs = method.network.num_outputs
         return table[:, :num_outputs].argmax(dim=1).numpy(), table[:, num_outputs:]
 

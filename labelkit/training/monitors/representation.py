@@ -43,8 +43,8 @@ class RepresentationMonitor(Monitor):
         if held_out is None or not len(known) or not len(held_out.known_rows):
             return metrics
         embed = method.main_network().embed
-        gallery = state.embed(embed, known, PassSettings(by_network=True)).numpy()
-        queries = state.embed(embed, held_out.known_rows, PassSettings(bank=held_out.bank)).numpy()
+        gallery = state.full_pass(embed, known, PassSettings(by_network=True)).numpy()
+        queries = state.full_pass(embed, held_out.known_rows, PassSettings(bank=held_out.bank)).numpy()
         if not state.is_main:
             return metrics
         num_classes, k = self.num_classes, self.k

@@ -47,7 +47,7 @@ class RetrievalMonitor(Monitor):
         classes = np.zeros(0, dtype=np.int64) if held_out is None else held_out.labels[held_out.known_rows]
         if held_out is None or not len(classes) or np.bincount(classes).max() < 2:
             return {}, None
-        embeddings = state.embed(embed, held_out.known_rows, PassSettings(bank=held_out.bank)).numpy()
+        embeddings = state.full_pass(embed, held_out.known_rows, PassSettings(bank=held_out.bank)).numpy()
         if not state.is_main:
             return {}, None
         scores = score_retrieval(embeddings, classes, ks=[k for k in self.ks if k < len(classes)])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.train import run as training
-from labelkit.commands.train.reuse import FrozenFeatureCache, plan_reuse
+from labelkit.commands.train.reuse import FrozenFeatureCache, plan_frozen_cache
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.image_bank import CachedViewBank, ImageBank, draw_views
 from labelkit.data.keyed_random import KeyedRNG
@@ -118,7 +118,7 @@ class DrawnImages(CachedViewBank):
 
 def plan_images(method: Any, bank: Any, config: Any, *others: Any) -> Any:
     """Train on the same views as with --reuse-frozen, by the whole network."""
-    reuse = plan_reuse(method, bank, config, *others)
+    reuse = plan_frozen_cache(method, bank, config, *others)
     assert reuse is not None
     method.network._kept = None
     for module in method.modules():
@@ -139,7 +139,7 @@ def test_a_run_with_reuse_has_the_losses_of_one_without(
     options = ("--reuse-frozen", 3, "--reuse-dtype", "float32", "--epochs", 7, "--eval-every-epochs", 7, "--lr", 0.02)
     limits = ("--stop-after-steps", 20, "--guard", "none")
     assert train(photos, method, tmp_path / "reused", *options, *limits).code == 0
-    monkeypatch.setattr(training, "plan_reuse", plan_images)
+    monkeypatch.setattr(training, "plan_frozen_cache", plan_images)
     assert train(photos, method, tmp_path / "whole", *options, *limits).code == 0
 
     one, other = losses(tmp_path / "reused"), losses(tmp_path / "whole")

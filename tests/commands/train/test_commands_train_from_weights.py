@@ -53,7 +53,7 @@ def test_before_training_the_features_of_the_backbone_are_searched() -> None:
     held_out = HeldOutImages(cast(Any, SimpleNamespace(rows=np.arange(4))), np.array([0, 0, 1, 1]))
     features = torch.eye(2)[[0, 0, 1, 1]]
     network = SimpleNamespace(features=lambda rows: features[rows], embed=lambda rows: features[[0, 2, 1, 3]][rows])
-    state = SimpleNamespace(is_main=True, embed=lambda embed, rows, how: embed(torch.from_numpy(rows)))
+    state = SimpleNamespace(is_main=True, full_pass=lambda embed, rows, how: embed(torch.from_numpy(rows)))
     monitor = RetrievalMonitor(MonitorInputs(np.arange(0), np.zeros(0, np.int64), (), held_out), (1,))
 
     found = monitor.score_before_training(cast(Any, SimpleNamespace(network=network)), cast(Any, state))

@@ -101,7 +101,7 @@ def test_the_loss_of_ibot_is_the_published_one(monkeypatch: pytest.MonkeyPatch) 
     of = apart(method("ibot", patch_temperature=0.06))
     of.network.mask_token.add_(0.5)
     batch = shown()
-    of.on_step_start(at(5))
+    of.state = at(5)
 
     output = of.training_step(batch)
 
@@ -141,7 +141,7 @@ def test_centers_move_to_the_mean_outputs_of_the_target() -> None:
         "image": torch.cat([of.target.outputs(t.image) for t in tokens]).mean(0),
         "patch": torch.cat([of.target.outputs(t.patches.flatten(0, 2)) for t in tokens]).mean(0),
     }
-    of.on_step_start(at(0))
+    of.state = at(0)
     of.training_step(batch)
     # another process saw three times as many, whose sums are twice these
     of.on_step_end(at(0, combine=lambda value, operation: torch.cat((3 * value[:-1], 4 * value[-1:]))))

@@ -65,7 +65,7 @@ def test_a_queue_holds_what_the_network_made_in_each_step(make: Make) -> None:
 def test_xbm_is_the_contrastive_loss_of_the_batch_and_of_the_queue(make: Make) -> None:
     setup = make("san", memory="queue", san=False, loss="contrastive", memory_loss="contrastive")
     method, known = setup.method.eval(), torch.nonzero(setup.method.labels >= 0)[:, 0]
-    method.on_step_start(TrainState(epoch=1))
+    method.state = TrainState(epoch=1)
     rows = [known[:8], known[4:12]]
     (_, first), (loss, second) = steps(setup, *rows)
     z = [torch.nn.functional.normalize(method.network(one).embeddings).detach().double() for one in (first, second)]

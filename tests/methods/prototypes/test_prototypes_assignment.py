@@ -20,7 +20,7 @@ from labelkit.training.method import TrainState
 def state(**values: Any) -> TrainState:
     options: dict[str, Any] = {"epoch": 1, "step": 10, "steps_per_epoch": 10, "log_now": False, "is_main": True}
     nothing: Callable[..., Any] = lambda *args: None  # noqa: E731 - never called here
-    return TrainState(**{**options, **values}, embed=nothing, generator=nothing)
+    return TrainState(**{**options, **values}, full_pass=nothing, generator=nothing)
 
 
 def triangle() -> PrototypeHead:

@@ -129,7 +129,7 @@ def test_one_process_clusters_for_all(monkeypatch: pytest.MonkeyPatch, num_label
             sent.append(value)
             return value if is_main else value + sent[0]
 
-        state: Any = SimpleNamespace(embed=lambda network, rows, how: features, is_main=is_main, combine=combine)
+        state: Any = SimpleNamespace(full_pass=lambda network, rows, how: features, is_main=is_main, combine=combine)
         monitor = ClusteringMonitor(np.arange(32), labels, truth, np.array(OLD), num_clusters=4, seed=0)
         return monitor(SimpleNamespace(network=SimpleNamespace(embed=None)), state)  # type: ignore[arg-type] # as above
 
