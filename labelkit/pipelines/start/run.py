@@ -295,7 +295,7 @@ class _StartRun:
         if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
             text = f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps"
             progress.message(text)
-        for note in self.dataset.notes if config.dry_run or minutes is None else ():  # `embed` shows them otherwise
+        for note in self.dataset.notes if config.dry_run or is_embedded else ():  # `embed` shows them otherwise
             progress.message(note)
         return minutes
 

@@ -366,6 +366,16 @@ def test_a_table_whose_column_of_labels_was_renamed_is_refused(photos: Path, dou
     assert (caught.value.remedy, heard.warnings) == ("Rename the column of labels to `label`.", [])
 
 
+def test_files_that_are_no_images_are_named_once_in_each_run(photos: Path, doubted: Path) -> None:
+    (photos / "notes.txt").touch()
+    (photos / "030.png").write_bytes((photos / "000.png").read_bytes())  # to embed again
+
+    for _ in range(2):
+        with use_progress(heard := Heard()):
+            run(photos, num_classes=3)
+        assert len([text for text in heard.messages if "1 with other suffixes" in text]) == 1
+
+
 def test_labels_that_a_new_table_changes_are_shown_by_photo(photos: Path, tmp_path: Path, doubted: Path) -> None:
     table = tmp_path / "new.csv"
     table.write_text("path,label\n000.png,violet\n")

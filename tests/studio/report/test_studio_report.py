@@ -27,7 +27,7 @@ from labelkit.studio.report.build import write_report
 from labelkit.studio.report.groups import choose_result, describe_groups, read_all_results
 from labelkit.studio.report.images import ShownImages, choose_images
 from labelkit.studio.report.options import ReportConfig
-from labelkit.studio.report.overview import score_groupings
+from labelkit.studio.report.overview import describe_store, score_groupings
 from labelkit.studio.report.thumbnails import PageImages
 from PIL import Image
 from tests.copies import copy_store
@@ -209,6 +209,13 @@ def test_labels_that_a_result_used_do_not_make_its_groups_pure(
     found = describe_groups(store, choose_images(store, 10, 0), read_result(store, "made"), "", 1)
     assert found is not None
     assert [group.purity for group in found.groups] == purities
+
+
+@pytest.mark.parametrize(("labeled", "hidden"), [([1, 1, 0, 1], False), ([1, 0, 0, 1], True)])
+def test_labels_are_hidden_if_training_cannot_use_all(make_store: Any, labeled: list[int], hidden: bool) -> None:
+    store = make_store(np.eye(4), labels=[0, 1, -1, 1], labeled=labeled)
+
+    assert describe_store(store)["has_hidden_labels"] is hidden
 
 
 def test_an_unsure_answer_stands_in_the_group_of_its_best_guess(make_store: Any) -> None:
