@@ -115,11 +115,11 @@ def collect_labels(
     filled[LABELS] = _with_files(corrected, stores)
     filled["the browser"] = [label for label in browser_labels if label.text]
     own_tables = {folder / name: labels for name, labels in filled.items()}
-    if last and tables.is_missing(GIVEN_CSV):
+    if tables.is_missing(GIVEN_CSV) and (last or tables.was_written(GIVEN_CSV)):
         given = last
+        restored = f"{_labels_text(len(last))} restored from the last run" if last else "its labels are not used"
         progress.warning(
-            f"{folder / GIVEN_CSV} is missing or empty: {_labels_text(len(given))} restored from the last run; to "
-            "remove labels, delete their lines, not the file"
+            f"{folder / GIVEN_CSV} is missing or empty: {restored}; to remove labels, delete their lines, not the file"
         )
     merge = _LabelMerge(superseded_labels, (*kept, *given))
     if given is not last and tables.is_edited_by_user(GIVEN_CSV):
@@ -429,6 +429,10 @@ class GeneratedTables:
         """Return whether a table is missing or has no content, not even column names."""
         path = self.folder / name
         return not path.is_file() or not path.read_bytes().removeprefix(codecs.BOM_UTF8).strip()
+
+    def was_written(self, name: str) -> bool:
+        """Return whether an earlier run wrote a table."""
+        return name in self._written
 
     def is_edited_by_user(self, name: str) -> bool:
         """Return whether the user has edited a table, i.e. whether the content read differs from that written."""

@@ -413,6 +413,12 @@ def test_labels_are_restored_if_their_table_was_lost(
     assert labels_in(given) == labels
     assert f"{given} is missing or empty: 16 labels restored from the last run" in heard.warnings[0]
 
+    for lost in (given, given.with_name(".given.csv")):
+        lost.unlink()
+    with use_progress(heard := Heard()):
+        run(photos, num_classes=3)
+    assert f"{given} is missing or empty: its labels are not used" in heard.warnings[0]
+
 
 def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     photos: Path, tmp_path: Path, doubted: Path, monkeypatch: pytest.MonkeyPatch
