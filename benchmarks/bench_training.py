@@ -29,6 +29,7 @@ from labelkit.methods.discovery.options import DiscoveryTrainConfig
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve_config
 from labelkit.options.training import TrainConfig
+from labelkit.progress import Task as ProgressTask
 from labelkit.training.devices import Runtime
 from labelkit.training.method import Method
 from labelkit.training.run_dir import RunDir
@@ -87,7 +88,7 @@ def make_task(method_name: str, **options: object) -> Task:
     return Task(config, prepared, info, method, bank)
 
 
-class TrainerSteps:
+class TrainerSteps(ProgressTask):
     """Steps with the trainer, which logs metrics to a run folder."""
 
     def __init__(self, task: Task, folder: Path, steps: int) -> None:
@@ -98,7 +99,13 @@ class TrainerSteps:
         run.open(resume=False, overwrite=False)
         run.begin(task.config.command[1], task.config.to_yaml_dict())
         self.trainer = Trainer(
-            task.method, task.bank, task.prepared.labels, task.config, Runtime(device="cpu"), run=run, report=self
+            task.method,
+            task.bank,
+            task.prepared.labels,
+            task.config,
+            Runtime(device="cpu", precision=task.config.precision),
+            run=run,
+            progress_task=self,
         )
 
     def advance(self, n: int = 1, **info: object) -> None:
@@ -206,6 +213,20 @@ def against_softmax(folder: Path, name: str, steps: int, repetitions: int, **opt
     )
 
 
+def against_float32(folder: Path, **options: object) -> Row:
+    """Compare half precision, compiled or not, with float32 on the same network and images, with the trainer."""
+    common = {"backbone": "resnet32_cifar", "batch_size": 128}
+    words = " ".join("--compile" if name == "compile" else str(value) for name, value in options.items())
+    return compare(
+        f"training step, resnet32_cifar, b 128: {words} / float32",
+        TrainerSteps(make_task("softmax", **common, **options), folder / words.replace(" ", ""), LARGE_STEPS).run,
+        TrainerSteps(make_task("softmax", **common), folder / f"float32 for {words}", LARGE_STEPS).run,
+        wanted=Wanted(""),
+        repetitions=LARGE_REPETITIONS,
+        warmups=WARMUPS,
+    )
+
+
 def rows() -> Iterator[Row]:
     """Yield every comparison of training steps."""
     with tempfile.TemporaryDirectory() as name:
@@ -220,9 +241,11 @@ def rows() -> Iterator[Row]:
 
 
 def shown_rows() -> Iterator[Row]:
-    """Show the share of the views in the time of a training step."""
+    """Show the share of the views in the time of a training step, and what half precision gains on this processor."""
     with tempfile.TemporaryDirectory() as name:
         yield against_ready_batches(Path(name))
+        yield against_float32(Path(name), precision="bf16")
+        yield against_float32(Path(name), precision="bf16", compile=True)
 
 
 def against_torchvision(recipe: ClassificationRecipe) -> Row:

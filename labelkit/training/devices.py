@@ -155,8 +155,8 @@ class Runtime:
     def prepare(self, module: T) -> T:
         """Move a module to the device and, in a process group, wrap it so that gradients are averaged."""
         module = module.to(self.device)
-        if self.device.type == "cuda" and self._is_half:
-            # NVIDIA's half-precision convolutions need channels-last memory; other layouts would be copied each time
+        if self._is_half and self.device.type in ("cuda", "cpu"):
+            # half-precision convolutions need channels-last memory; other layouts would be copied each time
             module = module.to(memory_format=torch.channels_last)
         if self.world_size == 1:
             return module
