@@ -137,7 +137,10 @@ def _class_counts(labels: NDArray[np.int64], names: Sequence[str]) -> tuple[list
 
 
 def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: StoreLabels) -> bytes:
-    """Return a CSV of all images of the store: paths, relative to its folder or absolute, and labels or empty cells."""
+    """Return a CSV of all images of the store: paths, relative to its folder or absolute, and labels or empty cells.
+
+    Labels that are predictions have a confidence.
+    """
     images = open_source_dataset(store, config.dataset, config.data_root)
     if images.root is None:
         raise DatasetError(images.name, "its images are not files, so a CSV cannot list them", "Remove --csv.")
@@ -160,10 +163,14 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: StoreL
         if store.splits is not None and has_splits:
             split = int(store.splits[row])
             line.append(store.split_names[split] if split >= 0 else "")
+        if final.confidence is not None:
+            sure = label >= 0 and not np.isnan(final.confidence[row])
+            line.append(f"{final.confidence[row]:.4f}" if sure else "")
         lines.append(line)
     if unwritable:
         current_progress().warning(f"{path}: omitted {unwritable} images whose names are not valid text")
-    return csv_bytes(["path", "label", *(["split"] if has_splits else [])], lines)
+    columns = ["path", "label", *["split"] * has_splits, *["confidence"] * (final.confidence is not None)]
+    return csv_bytes(columns, lines)
 
 
 def check_server() -> None:

@@ -272,6 +272,13 @@ def test_predictions_are_exported_where_no_label_is(tmp_path: Path) -> None:
         for path, row in rows.items()
         if path in found
     }
+    label_images(LabelConfig(index=index, predictions="answer", csv=tmp_path / "confident.csv"))
+    with (tmp_path / "confident.csv").open(newline="") as lines:
+        told = {Path(row["path"]).name: row["confidence"] for row in csv.DictReader(lines)}
+    assert {
+        Path(path).name: "" if value is None else f"{value:.4f}" for path, value in sure.items()
+    }.items() <= told.items()
+    assert sum(map(bool, told.values())) == sum(value is not None for value in sure.values())
     coco = json.loads((tmp_path / "set.json").read_text())
     files = {one["id"]: one["file_name"] for one in coco["images"]}
     assert {files[one["image_id"]]: one.get("score") for one in coco["annotations"]} == pytest.approx(sure, abs=1e-3)
