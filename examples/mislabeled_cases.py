@@ -114,7 +114,7 @@ def one_case(
             f"{name}, precision": float(average_precision_score(truth, order)),
             f"{name}, first": truth[first].mean(),
         }
-    listed = truth[doubts.doubtful]
+    listed = truth[doubts.most_doubtful()]
     return found | {
         "listed": len(listed),
         "listed right": float(listed.sum()),

@@ -56,6 +56,17 @@ def test_views_are_those_of_all_other_labels(
     assert found.doubtful.tolist() == doubtful
     ranks = np.argsort(np.argsort(np.array(margins), axis=0), axis=0) / (n - 1)
     np.testing.assert_allclose(found.score, ranks.mean(axis=1), atol=1e-9)
+    expected = sorted(np.flatnonzero(doubtful), key=lambda i: -found.score[i])
+    assert found.most_doubtful().tolist() == expected[: max(10, n // 5)]
+
+
+def test_at_most_a_fifth_of_the_labels_or_ten_are_listed(rng: np.random.Generator) -> None:
+    features, _ = made(rng, 200, 40)
+    for count, listed in ((30, 10), (200, 40)):
+        labels = np.arange(count) % 10  # unrelated to the features
+        found = score_label_errors(features[:count], labels)
+        assert found.doubtful.sum() > listed
+        assert found.score[found.most_doubtful()].tolist() == sorted(found.score[found.doubtful], reverse=True)[:listed]
 
 
 def test_a_label_that_no_other_image_has_is_not_judged(rng: np.random.Generator) -> None:

@@ -15,15 +15,14 @@ from labelkit.store.embeddings import open_store
 
 COLUMNS = ("path", "label", "suggested", "doubt", "nearest_of_label", "nearest_of_suggested")
 _SHOWN = 20
-MANY_DOUBTS = 0.2
-"""Fraction of doubtful labels above which most of them cannot be wrong."""
 
 
 def find_mislabeled(config: FindMislabeledConfig) -> CommandResult:
     """Find labels in a store that are probably wrong, and write them to a CSV for correction, most doubtful first.
 
     A label is doubtful if the nearest labeled image, the nearest class mean, and a linear classifier, all computed
-    without this label, prefer another class. A label that no other image has cannot be checked.
+    without this label, prefer another class. At most a fifth of the labels, or ten, are listed. A label that no other
+    image has cannot be checked.
 
     Raises:
         StoreError: the store or the labels cannot be used.
@@ -47,13 +46,12 @@ def find_mislabeled(config: FindMislabeledConfig) -> CommandResult:
         alone = len(labeled) - num_checked
         labels_alone = f"{alone} label{'' if alone == 1 else 's'} cannot be checked"
         current_progress().message(f"{labels_alone}, because no other image has the same label")
-    found = np.flatnonzero(doubts.doubtful)
-    if len(found) > MANY_DOUBTS * num_checked:
+    found, num_doubtful = doubts.most_doubtful(), int(doubts.doubtful.sum())
+    if len(found) < num_doubtful:
         current_progress().message(
-            "many labels look doubtful, probably because there are few labels per class or the embeddings do not "
-            "separate the classes; check only the first images in the list"
+            f"{num_doubtful} of {num_checked} labels look doubtful, probably because there are few labels per class or "
+            f"the embeddings do not separate the classes; the {len(found)} most doubtful are listed"
         )
-    found = found[np.lexsort((found, -doubts.score[found]))]
     paths = [escape_path(store.sample_ids[int(row)]) for row in of_store]
     lines: list[list[object]] = []
     groups = []
@@ -78,7 +76,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> CommandResult:
     }
     shown: list[list[Cell]] = [[str(one) for one in line[:4]] for line in lines[:_SHOWN]]
     more = f", the first {_SHOWN}" if len(lines) > _SHOWN else ""
-    title = f"{len(lines)} of {num_checked} labels are doubtful{more}"
+    title = f"labels to check: {len(lines)} of {num_checked}{more}"
     advice = (
         f"Check the first lines of {config.out}, correct the column label, and pass the file to `labelkit label --from "
         "FILE --conflicts new` or `labelkit start --labels`."
