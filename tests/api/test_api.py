@@ -12,13 +12,14 @@ import labelkit
 import numpy as np
 import pytest
 from labelkit.api import to_python_name
-from labelkit.api.stub import STUB, render_stub
 from labelkit.cli.main import main
 from labelkit.commands.common.results import CommandResult
 from labelkit.commands.table import all_commands
 from labelkit.data.exit_with_parent import hide_main_module
 from labelkit.errors import ConfigError, GateError
 from labelkit.progress import current_progress
+
+from stub import STUB, render_stub
 
 COMMANDS = all_commands()
 
@@ -85,7 +86,7 @@ def test_every_command_is_a_function_with_its_options() -> None:
 
 
 def test_the_stub_is_what_is_generated() -> None:
-    assert STUB.read_text(encoding="utf-8") == render_stub(), "run python -m labelkit.api.stub"
+    assert STUB.read_text(encoding="utf-8") == render_stub(), "run python docs/stub.py"
 
 
 def test_a_result_holds_what_json_prints(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
