@@ -1,12 +1,12 @@
 """Options for training on stored embeddings instead of images: store, head and augmentation."""
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import model_validator
 
 from labelkit.options.base import field_factory, to_flag
-from labelkit.options.shared import LabelsOption, find_newest_store
+from labelkit.options.shared import FIND_STORE, LabelsOption, find_newest_store
 
 _ROWS = field_factory("Store")
 
@@ -25,7 +25,7 @@ _IMAGE_OPTIONS = (
 class EmbeddingInputOptions(LabelsOption):
     """Options for training a small head on stored embeddings, with weak augmentation."""
 
-    index: Path | None = _ROWS(
+    index: Annotated[Path | None, FIND_STORE] = _ROWS(
         None,
         "Store (NAME.h5), or output folder of `labelkit start`, on whose embeddings to train a small head, instead of "
         "training on the images of --dataset. This takes seconds to minutes, needs no GPU, and uses the defaults of "
@@ -58,11 +58,6 @@ class EmbeddingInputOptions(LabelsOption):
     row_image_options: ClassVar[frozenset[str]] = frozenset()
     #: Other options of the method that do not apply to embeddings.
     row_excluded_options: ClassVar[tuple[str, ...]] = ()
-
-    @field_validator("index")
-    @classmethod
-    def _find_in_folder(cls, index: Path | None) -> Path | None:
-        return index and (find_newest_store(index) or index)
 
     @model_validator(mode="before")
     @classmethod

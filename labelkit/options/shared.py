@@ -6,7 +6,7 @@ Larger groups of options have their own modules: ``backbone``, ``data``, ``gate`
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, field_validator, model_validator
+from pydantic import AfterValidator, model_validator
 
 from labelkit.files import read_json_object
 from labelkit.options.base import DATA, IMAGES, LABELS, OPTION, OUTPUT, RUN, STORE, BaseConfig, field_factory
@@ -43,19 +43,18 @@ def find_newest_store(folder: Path) -> Path | None:
     return None
 
 
+FIND_STORE = AfterValidator(lambda path: path and (find_newest_store(path) or path))
+"""Replaces an output folder of ``labelkit start`` by its newest finished store."""
+
+
 class IndexOption(BaseConfig):
     """Option for the store that a command reads."""
 
-    index: Path = STORE(
+    index: Annotated[Path, FIND_STORE] = STORE(
         ...,
         "Store to read (NAME.h5), or an output folder of `labelkit start`, whose newest finished store is read.",
         aliases=["--store"],
     )
-
-    @field_validator("index")
-    @classmethod
-    def _find_in_folder(cls, index: Path) -> Path:
-        return find_newest_store(index) or index
 
 
 class LabelColumnOption(BaseConfig):

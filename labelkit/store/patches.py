@@ -143,7 +143,6 @@ class PatchSet:
         layer: network layer from which the patches were taken.
         recipe: everything other than the store that determines the patches.
         digest: digest that identifies the patch set, 64 hexadecimal digits.
-        is_sampled: whether only some of the cells of each image were sampled.
     """
 
     def __init__(self, folder: Path, listed: dict[str, Any]) -> None:
@@ -157,7 +156,6 @@ class PatchSet:
         self.num_patches = int(listed["patches"])
         self.recipe: dict[str, Any] = listed["recipe"]
         self.layer = str(self.recipe.get("layer", ""))
-        self.is_sampled = self.recipe.get("per_image") is not None
         self.digest = str(listed["sha256"])
 
     def __reduce__(self) -> NoReturn:

@@ -1,12 +1,12 @@
 """Options for the commands that verify, pack and show the status of stores and runs."""
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import model_validator
 
 from labelkit.options.base import OUTPUT, STORE, BaseConfig, field_factory
-from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOption, find_newest_store
+from labelkit.options.shared import FIND_STORE, IndexOption, OverwriteOption, ShardsOption
 
 _RUN = field_factory("Run", preset=False)
 
@@ -46,17 +46,12 @@ class StatusConfig(BaseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("status",)
 
-    index: Path | None = STORE(
+    index: Annotated[Path | None, FIND_STORE] = STORE(
         None,
         "Store (NAME.h5) from `labelkit embed`, complete or not, or an output folder of `labelkit start`.",
         aliases=["--store"],
     )
     run: Path | None = _RUN(None, "Run folder from `labelkit train`.")
-
-    @field_validator("index")
-    @classmethod
-    def _find_in_folder(cls, index: Path | None) -> Path | None:
-        return index and (find_newest_store(index) or index)
 
     @model_validator(mode="after")
     def _check_one_given(self) -> Self:

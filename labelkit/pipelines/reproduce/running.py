@@ -272,17 +272,14 @@ def _run_once(command: list[str], folder: Path, number: int, data: Mapping[str, 
     is_done = record.exists()
     if is_done:
         try:
-            found = read_json_object(record, {"command": list, "output": dict}, limit=_MAX_RECORD)
+            found = read_json_object(record, {"command": list, "data": dict, "output": dict}, limit=_MAX_RECORD)
         except (OSError, ValueError) as error:
             repeat = "Delete this file; `labelkit reproduce` will then repeat the step that wrote it."
             raise StoreError(str(record), f"cannot be read: {error}", repeat) from error
         if (differing := _describe_difference(found["command"], command)) is not None:
             problem = f"contains the output of another command ({differing})"
             raise OutputExistsError(str(folder), problem, f"{remedy} To keep both, rename the row.")
-        then = found.get("data")
-        if then is None and data:
-            current_progress().warning(f"{record}: written by an earlier version, which did not record its data")
-        if changed := [name for name, now in data.items() if now and ((then or {}).get(name) or now) != now]:
+        if changed := [name for name, now in data.items() if now and (found["data"].get(name) or now) != now]:
             problem = f"contains numbers from other data: {', '.join(changed)} has changed since"
             raise OutputExistsError(str(folder), problem, remedy)
     with translate_os_errors(folder):

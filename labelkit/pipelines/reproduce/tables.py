@@ -68,8 +68,7 @@ class TableRow:
     # words of each command after ``labelkit``, containing ``{here}``, ``{seed}`` and ``{data_root}``; empty if the row
     # omits a command
     commands: tuple[tuple[str, ...], ...]
-    datasets: tuple[str, ...]  # datasets read by the commands
-    against: str | None = None  # name of the row to compare with; ``None``: compare with published numbers only
+    against: str | None  # name of the row to compare with; ``None``: compare with published numbers only
 
 
 class PublishedTable(BaseModel):
@@ -131,9 +130,8 @@ class PublishedTable(BaseModel):
             filled = {name: str(value) for name, value in (line.model_extra or {}).items()}
             filled |= {name: f"{{{name}}}" for name in _OWN}
             commands = tuple(tuple(shlex.split(command.format(**filled))) for command in self.commands)
-            datasets = dict.fromkeys(words[place] for words in commands for place in find_dataset_arguments(words))
             published = get_published_values(line, self.values)
-            rows.append(TableRow(line.name, published, commands, tuple(datasets), line.against))
+            rows.append(TableRow(line.name, published, commands, line.against))
         return tuple(rows)
 
     def extract_values(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -225,7 +225,7 @@ def _found_table(
     if skipped:
         lines.append(["skipped", len(skipped), f"unreadable: {join_first_few(skipped, _SHOWN)}"])
     total = "" if right is None else f", about {counts['given'] + sum(right):,} of them labeled correctly"
-    if total and _found_no_class(step_values["groups"]) and not _allowed_photos(step_values["groups"], rows):
+    if total and step_values["groups"]["all_classes_labeled"] and not _allowed_photos(step_values["groups"], rows):
         total += ", if you have labeled photos of every class"
     return Table(f"{len(rows):,} photos{total}", ["", "photos", ""], lines)
 
@@ -349,7 +349,7 @@ def _classes_sentence(
             f"labeled ones of their class, so about {number} other classes are expected. If you know their number, "
             "pass --new-classes N, or none."
         )
-    if _found_no_class(groups):
+    if groups["all_classes_labeled"]:
         allowed = _allowed_photos(groups, rows)
         allowance = f"The confidences allow for about {allowed} photos of such classes; if there are none, pass "
         allowance = f"{allowance}--new-classes none. " if allowed else ""
@@ -370,15 +370,9 @@ def _classes_sentence(
     return f"{len(rows):,} photos in {used} classes; the true number is likely {likely}{more}."
 
 
-def _found_no_class(groups: Mapping[str, Any]) -> bool:
-    """Return whether a search for classes without labels found none; in values of old runs, it tried one number."""
-    old = groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1
-    return bool(groups.get("all_classes_labeled", old))
-
-
 def _allowed_photos(groups: Mapping[str, Any], rows: Sequence[tuple[str, ...]]) -> int:
     """Return the number of photos assumed to be of classes without labels; 0 if there are few."""
-    share = groups.get("new_share") or 0.0
+    share = groups["new_share"] or 0.0
     return round(share * sum(row[2] != "given" for row in rows)) if share > _FEW_OTHERS else 0
 
 

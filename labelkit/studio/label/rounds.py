@@ -91,14 +91,9 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
         raise ConfigError("--predictions", problem, remedy)
     found = read_stored_predictions(result)
     written = (base.labels < 0) & np.isin(found.kinds, ("known", "new") if labels else ("given", "known", "new"))
-    source = None if labels is None else find_labels_result(labels, store)
     texts = np.array(found.labels, dtype=object)
-    if source is not None:
+    if labels is not None and (source := find_labels_result(labels, store)) is not None:
         written &= ~np.asarray(source.arrays.get("rejected", np.zeros(store.n)), dtype=bool)
-        # predictions of earlier versions are based on the labels of all images of a named group
-        others = (base.labels < 0) & np.isin(found.kinds, "given") & np.asarray(source.arrays["labeled"], dtype=bool)
-        texts[others] = [source.arrays["class_names"][label] for label in source.arrays["labels"][others]]
-        written |= others
     names = (*base.class_names, *sorted(set(texts[written]) - set(base.class_names), key=natural_sort_key))
     number = {text: label for label, text in enumerate(names)}
     merged = base.labels.copy()

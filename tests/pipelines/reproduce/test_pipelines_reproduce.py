@@ -17,6 +17,7 @@ from labelkit.pipelines.reproduce.tables import (
     complete_command,
     list_available_tables,
     list_excluded_tables,
+    list_row_inputs,
     read_table,
 )
 from PIL import Image
@@ -79,7 +80,7 @@ def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest
         if row.name not in first_rows(table):
             continue
         for words in filter(None, row.commands):
-            named = {name: name for name in row.datasets}
+            named = {name: name for name, _ in list_row_inputs(row, tmp_path)}
             whole = complete_command(ReproduceConfig(table=name, data_root=tmp_path), words, here, 0)
             for command in (whole, short_command(table, words, named, tmp_path, here)):
                 assert main(["config", *command]) == 0, capsys.readouterr().err

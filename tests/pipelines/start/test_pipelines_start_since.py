@@ -67,15 +67,15 @@ def test_answers_are_compared_photo_by_photo() -> None:
 
 
 def test_a_range_of_classes_that_is_too_wide_to_help_is_not_said_and_a_class_that_is_missed_has_a_size() -> None:
-    def sentence(interval: list[int], curve: list[list[float]], photos: int = 1) -> str:
-        groups = {"chance_all_classes_labeled": 0.1, "interval": interval, "curve": curve}  # of an old run
+    def sentence(interval: list[int], photos: int = 1) -> str:
+        groups = {"all_classes_labeled": interval == [1, 1], "interval": interval, "new_share": None}
         return _classes_sentence(StartConfig(photos=Path("photos")), groups, [("a.jpg", "pear", "known")] * photos)
 
-    wide = sentence([5, 67], [[5, 0.1], [12, 0.2]])
+    wide = sentence([5, 67])
     assert "cannot be determined yet" in wide
     assert "67" not in wide
-    assert "between 9 and 14" in sentence([9, 14], [[5, 0.1], [12, 0.2]])
-    assert "fewer than about 87 photos in total are often missed" in sentence([1, 1], [[1, 0.1]], photos=870)
+    assert "between 9 and 14" in sentence([9, 14])
+    assert "fewer than about 87 photos in total are often missed" in sentence([1, 1], photos=870)
 
 
 def test_a_class_with_labels_that_no_photo_is_predicted_as_is_named() -> None:
@@ -95,8 +95,7 @@ def test_a_class_with_labels_that_no_photo_is_predicted_as_is_named() -> None:
 def test_the_expected_number_holds_for_the_labeled_classes_where_no_other_was_found(
     none_new: bool, share: float
 ) -> None:
-    found = {"all_classes_labeled": none_new, "chance_all_classes_labeled": 0.1, "new_share": share}
-    groups = {**found, "curve": [[1, 0.1]], "interval": [1, 2]}
+    groups = {"all_classes_labeled": none_new, "new_share": share, "interval": [1, 2]}
     told = {
         "groups": groups,
         "duplicates": {"spare_images": 0, "pairs": {}},

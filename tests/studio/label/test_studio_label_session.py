@@ -10,8 +10,6 @@ import pytest
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import KMeansConfig
 from labelkit.commands.common.labels import choose_usable_labels
-from labelkit.commands.discover.answer import predict_images
-from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import BusyError, Mismatch, ResourceError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
@@ -19,7 +17,7 @@ from labelkit.studio.label.actions import EditStep, InvalidStepError
 from labelkit.studio.label.browser import load_store_for_labeling, open_session
 from labelkit.studio.label.label import _lock_results_folder, label_images, read_session_labels
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import add_predictions, initial_labels
+from labelkit.studio.label.rounds import initial_labels
 from labelkit.studio.label.session import EditConflictError, LabelingSession
 
 PER_BLOB = 8
@@ -135,25 +133,6 @@ def test_a_label_stays_when_other_images_become_typical_of_its_group(
     assert {text for _, text, _ in given} == {"cup"}
     assert set(given) < set(every)
     assert not set(given) & set(fresh)
-
-
-def test_an_export_with_predictions_labels_the_untypical_images_of_a_named_group(
-    store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = opened(store)
-    act(session, *({"do": "name", "group": group, "name": name} for group, name in enumerate(("cup", "mug"))))
-    monkeypatch.setattr("labelkit.commands.common.labels.TYPICAL", store.n)  # as in earlier versions
-    predict_images(DiscoverAnswerConfig(index=store.path, labels=Path("labels-1"), num_clusters=4))
-    monkeypatch.setattr("labelkit.commands.common.labels.TYPICAL", 2)
-    act(session, {"do": "name", "group": 0, "name": "bowl"})
-
-    labels = Path("labels-1")
-    base = initial_labels(LabelConfig(index=store.path, labels=labels, csv=Path("all.csv")), store)
-    final = add_predictions("answer", labels, store, base)
-
-    names = stored(store)
-    assert len(names) > (base.labels >= 0).sum()
-    assert {row: final.class_names[final.labels[row]] for row in names} == names
 
 
 def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
