@@ -2341,7 +2341,6 @@ def compare(
     holdout: float = ...,
     max_per_class: int | None = ...,
     labels_per_class: int = ...,
-    num_old_classes: int | None = ...,
     old_classes: Sequence[str] | str | None = ...,
     label_ratio: float = ...,
     split_seed: int = ...,

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 from labelkit.api import to_python_name
 from labelkit.cli.config_classes import CONFIG_CLASSES
@@ -12,7 +12,6 @@ from labelkit.cli.main import COMMANDS, PANELS, build_app
 from labelkit.cli.options import COMMON_PANEL
 from labelkit.options.base import (
     BaseConfig,
-    allows_none,
     command_line_name,
     describe_bounds,
     format_value,
@@ -162,7 +161,8 @@ def _row(parameter: Any, config: type[BaseConfig] | None) -> list[str]:
     limits = describe_bounds(field)
     value = "" if field.annotation is bool else code(metavar(field.annotation))
     if known and metavar(field.annotation) == f"[{'|'.join(known)}]":
-        value = " ".join(code(choice) for choice in (*known, *(["none"] if allows_none(field.annotation) else [])))
+        none = ["none"] if type(None) in get_args(field.annotation) else []
+        value = " ".join(code(choice) for choice in (*known, *none))
     value += f" {text(limits)}" if limits else ""
     if field.is_required():
         default = "required"

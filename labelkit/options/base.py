@@ -186,11 +186,6 @@ def is_allowed_in_presets(field: FieldInfo) -> bool:
     return read_field_extra(field, "preset") is not False
 
 
-def allows_none(annotation: object) -> bool:
-    """Return whether a type annotation allows None."""
-    return any(member is type(None) for member in _members(annotation))
-
-
 def list_choices(annotation: object) -> tuple[str, ...]:
     """List the choices of a ``Literal`` as strings, even inside a tuple or a union; () for other types."""
     texts: list[str] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from labelkit.commands.common.outputs import OUTPUT_KINDS, check_outputs
+from labelkit.commands.common.outputs import KIND_NAMES, check_outputs
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.commands.table import all_commands
 from labelkit.errors import LabelkitError
@@ -33,7 +33,7 @@ def _options_with_paths() -> Iterator[tuple[str, str, object, object]]:
 def test_every_option_that_names_an_output_says_what_it_makes() -> None:
     for command, name, makes, panel in _options_with_paths():
         is_output = panel == "Output" or name in ("out", "csv", "sheet", "plot", "map", "keep", "confusion")
-        assert (makes in OUTPUT_KINDS) == is_output, f"{command} {name}"
+        assert (makes in {*KIND_NAMES, "folder"}) == is_output, f"{command} {name}"
 
 
 @pytest.fixture(scope="module")

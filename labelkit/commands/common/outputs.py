@@ -33,7 +33,7 @@ HTML_MARK = '<meta name="generator" content="labelkit'
 
 _MAGIC = {".npz": b"PK\x03\x04", ".onnx": b"\x08"}
 _OF_HDF5 = ("store", "prototypes", "matches")
-_KIND_NAMES = {
+KIND_NAMES = {
     "store": "a store",
     "prototypes": "prototypes",
     "matches": "matches",
@@ -44,8 +44,6 @@ _KIND_NAMES = {
     "json": "JSON",
     "export": "an export",
 }
-OUTPUT_KINDS = frozenset({*_KIND_NAMES, "folder"})
-"""Values of ``makes`` for output options; see ``labelkit.options.base.field_factory``."""
 
 _CHECKED_BY_COMMAND = ("datasets", "status")
 """Commands that check their inputs themselves."""
@@ -96,7 +94,7 @@ def check_output(config: BaseConfig, path: Path, kind: str, option: str = "--out
     Args:
         config: options of the command, including its inputs and other outputs.
         path: path of the output file.
-        kind: kind of output, one of ``OUTPUT_KINDS``.
+        kind: kind of output, one of ``KIND_NAMES``.
         option: option that specifies the file.
         others: further options that change the file name, for the message.
 
@@ -140,7 +138,7 @@ def _check_replaced(config: BaseConfig, path: Path, makes: str, option: str) -> 
     if is_run_file(path.resolve()):
         raise ConfigError(option, f"{path} belongs to a training run", "Choose another name.")
     if not _is_earlier_output(path, makes):
-        problem = f"{path} exists, but is not {_KIND_NAMES[makes]}, so it will not be overwritten"
+        problem = f"{path} exists, but is not {KIND_NAMES[makes]}, so it will not be overwritten"
         raise ConfigError(option, problem, "Choose another name, or delete the file yourself.")
 
 

@@ -38,16 +38,10 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     )
     max_per_class: int | None = _DATA(None, "Maximum number of images per class in each split.", ge=1)
     labels_per_class: int = _DATA(4, "Number of labels per class for few-label methods, redrawn for each seed.", ge=1)
-    num_old_classes: int | None = _DATA(
-        None,
-        "Number of labeled classes for discovery methods. Default: as defined for the dataset, otherwise half "
-        "of the classes.",
-        ge=1,
-    )
     old_classes: tuple[str, ...] | None = _DATA(
         None,
-        "Labeled classes for discovery methods, instead of --num-old-classes: names, patterns, 0-based numbers, or a "
-        "file NAME.txt with one class per line.",
+        "Labeled classes for discovery methods: names, patterns, 0-based numbers, or a file NAME.txt with one class "
+        "per line. Default: as defined for the dataset, otherwise half of the classes.",
     )
     label_ratio: float = _DATA(
         0.5,
@@ -81,8 +75,6 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
 
     @model_validator(mode="after")
     def _check_old_class_choice(self) -> Self:
-        if self.old_classes is not None and self.num_old_classes is not None:
-            raise ValueError("--old-classes and --num-old-classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:
             raise ValueError("--old-classes must contain at least one class")
         return self

@@ -165,7 +165,7 @@ def method_config(name: str, config: CompareConfig, data: DatasetInfo, seed: int
         common["label_split"] = "few-labels"
     elif kind == "some":
         common |= {"label_split": "gcd", "label_ratio": config.label_ratio}
-        common |= {"num_old_classes": config.num_old_classes, "old_classes": config.old_classes}
+        common |= {"num_old_classes": None, "old_classes": config.old_classes}
     else:
         common["label_split"] = "given" if kind == "all" else "none"
     values = preset.to_yaml_dict(operational=False) | common | preset.shortened_options(fraction)

@@ -65,7 +65,6 @@ def test_discovery_methods_get_the_labels_of_the_old_classes_that_are_named(name
     ("words", "problem"),
     [
         (("--old-classes", "1,whale"), "--old-classes: there is no class 'whale' among the 10"),
-        (("--old-classes", "1", "--num-old-classes", "1"), "cannot be combined"),
     ],
 )
 def test_old_classes_that_cannot_be_are_refused_before_the_work(
