@@ -104,7 +104,10 @@ class EMAChain(nn.Module, Generic[T]):
         self.has_master: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool))
         # copy of has_master on the CPU, to avoid waiting for a GPU at every step; None: to be read from the buffer
         self._is_formed: bool | None = False
-        self.register_load_state_dict_post_hook(_invalidate_cached_state)  # type: ignore[no-untyped-call] # untyped in torch
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._is_formed = None
 
     @property
     def master(self) -> T | None:
@@ -142,10 +145,3 @@ class EMAChain(nn.Module, Generic[T]):
         ema_update(self.teacher, student, teacher_decay, buffers="counters" if teacher_in_training else "copy")
         if self.master is not None:
             ema_update(self.master, self.teacher, master_decay, buffers="counters" if master_in_training else "copy")
-
-
-def _invalidate_cached_state(chain: nn.Module, keys: object) -> None:
-    """Mark the copy of ``has_master`` as unknown after a checkpoint was loaded."""
-    del keys
-    assert isinstance(chain, EMAChain)
-    chain._is_formed = None

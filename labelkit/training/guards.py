@@ -11,12 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
 from labelkit.formatting import join_first_few
 
@@ -131,12 +128,6 @@ class TrainingGuard:
         # earlier versions counted more signs
         self._seen = {name: list(state["seen"][name]) for name in _SIGNS if name in state["seen"]}
         self._last_check = int(state["looked_at"])
-
-
-def draw_guard_sample(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Draw the sorted rows (m,) int64 of the images that the guard examines throughout a run."""
-    drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE_SIZE]
-    return np.sort(rows[drawn])
 
 
 def feature_spread(features: Tensor) -> float:

@@ -19,7 +19,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import get_num_workers
-from labelkit.errors import ConfigError, DivergenceError, Interrupted
+from labelkit.errors import DivergenceError, Interrupted
 from labelkit.models.batch_norm import use_batch_statistics
 from labelkit.models.weights.files import fingerprint
 from labelkit.options.training import RunConfig
@@ -34,7 +34,7 @@ from labelkit.training.checkpoint import (
     rank_file_name,
 )
 from labelkit.training.devices import Runtime, explain_nondeterminism, generator_states, restore_generators, seed_step
-from labelkit.training.guards import TrainingGuard, check_weights, draw_guard_sample, feature_spread
+from labelkit.training.guards import SAMPLE_SIZE, TrainingGuard, check_weights, feature_spread
 from labelkit.training.method import Method, Monitor, PassSettings, Phase, TrainState
 from labelkit.training.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
 from labelkit.training.run_dir import RunDir
@@ -261,7 +261,7 @@ class Trainer:
         """Check the features of the network in evaluation mode if due, and return metrics for the log."""
         if not self.guard.is_feature_check_due(self.clock.step, self.config.batch_size):
             return {}
-        rows = draw_guard_sample(self.bank.rows, self.config.seed)
+        rows = np.sort(keyed_generator(self.config.seed, "guard").permutation(self.bank.rows)[:SAMPLE_SIZE])
         spread = feature_spread(state.full_pass(self.method.network.embed, rows, PassSettings(by_network=True)))
         self.guard.check_feature_spread(spread, self.clock.step)
         return {"guard/feature_spread": spread}
@@ -344,28 +344,19 @@ class Trainer:
         Raises:
             ConfigError: there are too few images for one batch.
         """
-        self._loader()  # raises an error if there are too few images for a batch
         epoch = self.clock.epoch if epoch is None else epoch
-        phase = self._phase()
-        whole = self._whole_epoch(phase)
+        phase, whole = self._phase(), self._loader().steps_per_epoch
         if phase.steps is None:
             return whole
         return max(0, min(whole, phase.steps - (epoch - self.clock.phase_epoch) * whole))
 
-    def _whole_epoch(self, phase: Phase) -> int:
-        """Return the number of updates in a full epoch of a phase."""
-        draws, batch_size = len(phase.sampler), self.config.batch_size
-        if draws < batch_size:
-            problem = f"{batch_size} exceeds the number of images in an epoch ({draws})"
-            raise ConfigError("--batch-size", problem, "Lower --batch-size.")
-        return draws // batch_size
-
     def _phase_steps(self, phase: Phase) -> int:
-        steps = self._whole_epoch(phase) * phase.epochs
+        steps = len(phase.sampler) // self.config.batch_size * phase.epochs
         return steps if phase.steps is None else min(steps, phase.steps)
 
     def total_steps(self) -> int:
         """Return the number of optimizer updates of the run, or its maximum if phases are decided during training."""
+        self._loader()  # raises an error if there are too few images for a batch
         planned = self.method.max_adaptive_steps()
         return sum(self._phase_steps(phase) for phase in self.phases) if planned is None else planned
 

@@ -38,7 +38,7 @@ from labelkit.errors import ConfigError, Mismatch
 from labelkit.methods.dense.cotap_network import DenseNetwork
 from labelkit.methods.dense.objective import CoTAPObjective
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.recipe import EMATargetMethod, check_sizes, load_branches
+from labelkit.methods.dense.recipe import EMATargetMethod, check_sizes
 from labelkit.models.weights.files import fingerprint, load_weights_file
 from labelkit.store.array_files import NeighborFile, read_neighbors, write_neighbors
 from labelkit.training.distributed import count_processes
@@ -54,6 +54,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
     """CoTAP training method: dense representation learning without labels; scene images enter only the patch terms."""
 
     never_decayed = "filter.prototypes"
+    starts_from_scratch = "the filter starts"
     equal_buffers = ("neighbors",)
     retired_tensors = frozenset({"objective.queue", "objective.queued"})
 
@@ -133,12 +134,6 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         output: StepOutput = self.objective(batch, self.network, self.target, objects, self.state)
         self.warn_of_collapse(output.logs)
         return output
-
-    def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Load the backbones and projectors of both networks from a CoTAP run with a different filter."""
-        if not load_branches(self.network, self.target, tensors, where):
-            return None
-        return "both backbones and projectors; the filter starts from scratch"
 
     def on_backbone_loaded(self) -> None:
         """Load the projector stored with the backbone, and copy the student to the target."""

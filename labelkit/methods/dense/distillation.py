@@ -4,7 +4,7 @@ A student learns the assignments of its own moving average.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeVar, cast
 
@@ -23,7 +23,7 @@ from labelkit.methods.dense.distilled_network import (
     split_checkpoint_branches,
 )
 from labelkit.methods.dense.options import SelfDistillationConfig
-from labelkit.methods.dense.recipe import EMATargetMethod, assignment_entropy, check_sizes, load_branches
+from labelkit.methods.dense.recipe import EMATargetMethod, assignment_entropy, check_sizes
 from labelkit.models.weights.files import load_weights_file
 from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import RampedWeight
@@ -178,6 +178,7 @@ class DistillationMethod(EMATargetMethod[DistillationConfigT, DistillationNetwor
     """
 
     remedy = "a lower --teacher-temperature, "
+    starts_from_scratch = "last layers start"
 
     def __init__(self, config: DistillationConfigT, data: DataInfo, *, hides_patches: bool = False) -> None:
         network = DistillationNetwork(config, data, hides_patches=hides_patches)
@@ -236,12 +237,6 @@ class DistillationMethod(EMATargetMethod[DistillationConfigT, DistillationNetwor
         found = {"diag/assignment_entropy": mean, "diag/target_entropy": entropy}
         self.warn_of_collapse(found)
         return found
-
-    def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Load the backbones and projectors of both networks from a CoTAP, DINO or iBOT run."""
-        if not load_branches(self.network, self.target, tensors, where):
-            return None
-        return "both backbones and projectors; last layers start from scratch"
 
     def on_backbone_loaded(self) -> None:
         """Load the heads from a full checkpoint file, or copy the student to the target if there is no file."""

@@ -78,16 +78,9 @@ class CoTAPObjective(nn.Module):
         self.assignment = SoftAssignmentLoss(config.student_temperature)
         self.ranking = DenseRankingLoss(config.ranking_loss, is_finite=True)  # see ``_check_finite``
         self.entropy = PrototypeEntropyLoss(PROTOTYPE_TEMPERATURE)
-
-    @property
-    def uses_class_tokens(self) -> bool:
-        """Return whether a loss term uses projected class tokens."""
-        return self.config.image_alignment > 0 or self.config.image_concentration > 0
-
-    @property
-    def uses_small_views(self) -> bool:
-        """Return whether a loss term uses small views."""
-        return self.uses_class_tokens or self.config.patch_alignment > 0
+        #: whether a loss term uses projected class tokens, and whether one uses small views
+        self.uses_class_tokens = config.image_alignment > 0 or config.image_concentration > 0
+        self.uses_small_views = self.uses_class_tokens or config.patch_alignment > 0
 
     def forward(
         self, batch: Batch, student: DenseNetwork, teacher: DenseNetwork, objects: Tensor, state: TrainState

@@ -37,11 +37,13 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
     Attributes:
         never_decayed: name suffix of parameters without weight decay, besides biases and other one-dimensional ones.
         remedy: remedy for a collapse, besides a lower learning rate.
+        starts_from_scratch: what a similar run does not contain, with its verb.
     """
 
     runs_whole_backbone = False
     never_decayed: ClassVar[str] = ""
     remedy: ClassVar[str] = ""
+    starts_from_scratch: ClassVar[str]
     network: TokenNetworkT
 
     def __init__(self, config: SlowTargetConfigT, data: DataInfo, network: TokenNetworkT) -> None:
@@ -119,6 +121,26 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
             self._warned.add(kind)
             self.state.warn(f"{problem}; try {self.remedy}a lower --lr or another --seed")
 
+    def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
+        """Load the backbones and projectors of both networks from a CoTAP, DINO or iBOT run.
+
+        All other weights of the target are copied from the student.
+
+        Raises:
+            CheckpointMismatch: the backbones differ.
+            ConfigError: the projectors differ.
+        """
+        if not all(any(name.startswith(f"{branch}projector.") for name in tensors) for branch in _BRANCHES):
+            return None
+        self.target.load_state_dict(self.network.state_dict())
+        for branch, module in zip(_BRANCHES, (self.network, self.target), strict=True):
+            own = {name.removeprefix(branch): value for name, value in tensors.items() if name.startswith(branch)}
+            layers = {name.removeprefix("projector."): v for name, v in own.items() if name.startswith("projector.")}
+            kept = {name.removeprefix("backbone."): v for name, v in own.items() if name.startswith("backbone.")}
+            load_model_state(module.backbone, kept, where)
+            module.load_projector(layers, where)
+        return f"both backbones and projectors; {self.starts_from_scratch} from scratch"
+
     def main_network(self) -> TokenNetworkT:
         """Return the student or the target, as selected in the options."""
         return self.target if self.config.branch == "target" else self.network
@@ -155,24 +177,3 @@ def check_sizes(config: EMATargetConfig, network: TokenNetwork) -> None:
         raise ConfigError("--local-size", problem, f"Try --local-size {max(size // patch, 1) * patch}.")
     for count in (config.objects_per_batch, config.batch_size):
         check_divisible("--batch-size", count)
-
-
-def load_branches(network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str) -> bool:
-    """Load the backbones and projectors of student and target from a run; return whether it contains them.
-
-    All other weights of the target are copied from the student.
-
-    Raises:
-        CheckpointMismatch: the backbones differ.
-        ConfigError: the projectors differ.
-    """
-    if not all(any(name.startswith(f"{branch}projector.") for name in tensors) for branch in _BRANCHES):
-        return False
-    target.load_state_dict(network.state_dict())
-    for branch, module in zip(_BRANCHES, (network, target), strict=True):
-        own = {name.removeprefix(branch): value for name, value in tensors.items() if name.startswith(branch)}
-        layers = {name.removeprefix("projector."): v for name, v in own.items() if name.startswith("projector.")}
-        kept = {name.removeprefix("backbone."): v for name, v in own.items() if name.startswith("backbone.")}
-        load_model_state(module.backbone, kept, where)
-        module.load_projector(layers, where)
-    return True

@@ -112,10 +112,6 @@ class GrowingLabelSet(nn.Module):
         self.scores[start:stop] = torch.from_numpy(discovery.distance.astype(np.float32)).to(self.scores.device)
         self.num_found.fill_(stop)
 
-    def can_start_generation(self) -> bool:
-        """Return whether another generation may start, which requires that this one has discovered labels."""
-        return int(self.iteration) > 0 and int(self.generation) < self.rules.generations
-
     def next_generation(self) -> None:
         """Start a new generation without the discovered labels, but keep the last predictions for comparison."""
         self.generation += 1

@@ -167,9 +167,11 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         growth, config = self.growth, self.config
         if config.max_steps is not None and state.step + config.later_phase_steps > config.max_steps:
             return 0
-        over = self._exhausted or (stable and int(growth.iteration) > 0)
+        iteration, generation = int(growth.iteration), int(growth.generation)
+        over = self._exhausted or (stable and iteration > 0)
         if over or not growth.num_to_discover(self._rows):
-            if not growth.can_start_generation() or (int(growth.generation) > 1 and stable_generation):
+            # the next generation requires that this one has discovered labels
+            if not iteration or generation == config.generations or (generation > 1 and stable_generation):
                 return 0
             growth.next_generation()
         found, self._exhausted = self._discover(state)

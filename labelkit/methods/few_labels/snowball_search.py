@@ -102,11 +102,10 @@ def fuse_class_distances(
 
 def mean_ranks(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rank rows, from 1, by each column of distances (m, j), and average the ranks; ties go to the earlier row."""
-    ranks = np.empty(distances.shape)
-    for column in range(distances.shape[1]):
-        order = np.argsort(round_distances_for_sorting(distances[:, column])[0], kind="stable")
-        ranks[order, column] = np.arange(1, len(order) + 1)
-    return np.asarray(ranks.mean(axis=1))
+    from scipy.stats import rankdata
+
+    keys = np.stack([round_distances_for_sorting(column)[0] for column in distances.T], axis=1)
+    return np.asarray(rankdata(keys, method="ordinal", axis=0).mean(axis=1))
 
 
 def _choose(select: Select, seed: int, turn: SearchRound) -> Discovery:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,13 +44,14 @@ class _CategoryMonitor(Monitor):
         )
 
 
+@dataclass(eq=False)
 class ClusteringMonitor(_CategoryMonitor):
     """Monitor of the All/Old/New accuracy of semi-supervised k-means on the embeddings (GCD).
 
     It is used for methods without a classifier. The groups equal those of ``cluster ss-kmeans`` on a store of the same
     images, with the same seed and its defaults; without labels, those of ``cluster k-means``.
 
-    Args:
+    Attributes:
         rows: (m,) int64, rows of readable images.
         labels: (n,) int64 training labels, -1 = unlabeled.
         truth: (n,) int64 class of each image, -1 = unknown.
@@ -59,30 +60,24 @@ class ClusteringMonitor(_CategoryMonitor):
         seed: seed of the clustering.
     """
 
-    def __init__(
-        self,
-        rows: NDArray[np.int64],
-        labels: NDArray[np.int64],
-        truth: NDArray[np.int64],
-        old_classes: NDArray[np.bool_],
-        *,
-        num_clusters: int,
-        seed: int,
-    ) -> None:
-        self._rows = rows
-        self._labels = labels[rows]
-        self._truth = truth[rows]
-        self._old_classes = old_classes
-        self._num_clusters = num_clusters
-        self._seed = seed
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    truth: NDArray[np.int64]
+    old_classes: NDArray[np.bool_]
+    _: KW_ONLY
+    num_clusters: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._labels = self.labels[self.rows]
         algorithm = "ss-kmeans" if (self._labels >= 0).any() else "k-means"
-        seeded = f" --seed {seed}" if seed else ""
-        self.groups_from = f", groups as by `labelkit cluster {algorithm} --num-clusters {num_clusters}{seeded}`"
+        seeded = f" --seed {self.seed}" if self.seed else ""
+        self.groups_from = f", groups as by `labelkit cluster {algorithm} --num-clusters {self.num_clusters}{seeded}`"
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Cluster all images on the main process, and score the unlabeled ones whose class is known."""
         features = torch.nn.functional.normalize(
-            state.full_pass(method.network.embed, self._rows, PassSettings(by_network=True)), dim=1
+            state.full_pass(method.network.embed, self.rows, PassSettings(by_network=True)), dim=1
         ).numpy()
         labeled = self._labels >= 0
         found = torch.zeros(int((~labeled).sum()), dtype=torch.int64)
@@ -93,18 +88,18 @@ class ClusteringMonitor(_CategoryMonitor):
             "used_clusters": float(len(np.unique(cluster_ids))),
             "feature_concentration": float(np.linalg.norm(features.mean(axis=0))),
         }
-        return metrics | accuracy_metrics(self._truth[~labeled], cluster_ids, self._old_classes)
+        return metrics | accuracy_metrics(self.truth[self.rows][~labeled], cluster_ids, self.old_classes)
 
     def _cluster(self, features: NDArray[np.float32], labeled: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return the cluster ids of the unlabeled rows."""
-        generator = keyed_generator(self._seed, "cluster")
+        generator = keyed_generator(self.seed, "cluster")
         if not labeled.any():
-            return kmeans(features, self._num_clusters, generator=generator).cluster_ids
+            return kmeans(features, self.num_clusters, generator=generator).cluster_ids
         return semi_supervised_kmeans(
             features[~labeled],
             features[labeled],
             self._labels[labeled],
-            self._num_clusters,
+            self.num_clusters,
             generator=generator,
             exchange=True,
         ).unlabeled_ids
@@ -121,10 +116,11 @@ def accuracy_metrics(
     return {name: value for name, value in asdict(score).items() if isinstance(value, float)}
 
 
+@dataclass(eq=False)
 class DiscoveryMonitor(_CategoryMonitor):
     """Monitor of the All/Old/New accuracy on unlabeled training images.
 
-    Args:
+    Attributes:
         rows: (m,) int64, rows of readable, unlabeled images.
         truth: (n,) int64 class of each image, -1 = unknown.
         old_classes: (k,) bool, whether each class is old.
@@ -132,19 +128,11 @@ class DiscoveryMonitor(_CategoryMonitor):
         views: if set, teacher and student are also evaluated on their own views (FlipClass, Fig. 1, 9 and 11).
     """
 
-    def __init__(
-        self,
-        rows: NDArray[np.int64],
-        truth: NDArray[np.int64],
-        old_classes: NDArray[np.bool_],
-        num_old_outputs: int,
-        views: PairOfViews | None = None,
-    ) -> None:
-        self._rows = rows
-        self._truth = truth[rows]
-        self._old_classes = old_classes
-        self._num_old_outputs = num_old_outputs
-        self._views = views
+    rows: NDArray[np.int64]
+    truth: NDArray[np.int64]
+    old_classes: NDArray[np.bool_]
+    num_old_outputs: int
+    views: PairOfViews | None = None
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Classify the unlabeled images and score those whose class is known."""
@@ -153,17 +141,15 @@ class DiscoveryMonitor(_CategoryMonitor):
         seen = shares[shares > 0]
         metrics = {
             "used_clusters": float(len(seen)),
-            "predicted_old_share": float((pseudo_labels < self._num_old_outputs).mean()),
+            "predicted_old_share": float((pseudo_labels < self.num_old_outputs).mean()),
             "assignment_entropy": float(-(seen * np.log(seen)).sum() / math.log(max(2, method.network.num_outputs))),
             # length of the mean unit feature: 1 if all features are equal
             "feature_concentration": float(unit.mean(dim=0).norm()),
         }
-        metrics |= accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
-        return (
-            metrics
-            if self._views is None
-            else metrics | self._measure_view_gap(method, state, self._views(state.epoch))
-        )
+        metrics |= accuracy_metrics(self.truth[self.rows], pseudo_labels, self.old_classes)
+        if self.views is not None:
+            metrics |= self._measure_view_gap(method, state, self.views(state.epoch))
+        return metrics
 
     def _classify(
         self, method: Method[Any], state: TrainState, how: PassSettings
@@ -176,7 +162,7 @@ class DiscoveryMonitor(_CategoryMonitor):
             unit = torch.nn.functional.normalize(features.float(), dim=-1)
             return torch.cat([logits.float(), unit], dim=1)
 
-        table = state.full_pass(network, self._rows, how)
+        table = state.full_pass(network, self.rows, how)
         num_outputs = method.network.num_outputs
         return table[:, :num_outputs].argmax(dim=1).numpy(), table[:, num_outputs:]
 
@@ -188,18 +174,18 @@ class DiscoveryMonitor(_CategoryMonitor):
         Predictions are matched to the classes separately for each view. As in every evaluation, attention is unaligned.
         """
         metrics: dict[str, float] = {}
-        seen = []
+        seen, truth = [], self.truth[self.rows]
         for draw, (name, view) in enumerate(zip(("teacher", "student"), views, strict=True)):
             pseudo_labels, unit = self._classify(method, state, PassSettings(view=view, draw=draw, by_network=True))
-            found = accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
+            found = accuracy_metrics(truth, pseudo_labels, self.old_classes)
             metrics |= {f"{name}_{key}": value for key, value in found.items() if key.endswith("_accuracy")}
             seen.append((pseudo_labels, unit))
         (teacher_labels, teacher), (student_labels, student) = seen
         distances = (teacher - student).norm(dim=1).numpy().astype(np.float64)
         metrics["view_agreement"] = float((teacher_labels == student_labels).mean())
         metrics["view_distance"] = float(distances.mean())
-        known = self._truth >= 0
-        old = known & self._old_classes[self._truth]
+        known = truth >= 0
+        old = known & self.old_classes[truth]
         for name, group in (("old", old), ("new", known & ~old)):
             if group.any():
                 metrics[f"view_distance_{name}"] = float(distances[group].mean())
