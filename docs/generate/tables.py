@@ -9,7 +9,7 @@ from textwrap import dedent
 from labelkit import errors
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import EXIT_CODES
-from labelkit.data.named.layouts import DatasetSpec
+from labelkit.data.named.layouts import DatasetSpec, format_count
 from labelkit.data.registry import DATASETS
 from labelkit.methods.registry import METHODS
 from labelkit.models.backbones.convnets import CONVNETS
@@ -96,7 +96,7 @@ def _datasets() -> str:
 
 
 def _images(spec: DatasetSpec) -> str:
-    return ", ".join(f"{split} {count}" for split, count in spec.num_images.items())
+    return ", ".join(f"{split} {format_count(count)}" for split, count in spec.num_images.items())
 
 
 def _presets() -> str:

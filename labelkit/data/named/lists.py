@@ -14,7 +14,7 @@ from labelkit.data.named.layouts import (
     DatasetSpec,
     ListedImage,
     build_registered_dataset,
-    describe_counts,
+    describe_wrong_counts,
     list_images_by_class,
     read_key_value_file,
     read_lines,
@@ -189,8 +189,7 @@ def _check_image_counts(spec: DatasetSpec, root: Path, rows: Iterable[ListedImag
     """Reject folders whose number of images differs from the published one, since no list of files is published."""
     counts = Counter(row.split for row in rows)
     found = {split: counts[i] for i, split in enumerate(spec.num_images)}
-    if not all(count.matches_published_count(found[split]) for split, count in spec.num_images.items()):
-        problem = describe_counts(found, spec.num_images)
+    if problem := describe_wrong_counts(found, spec.num_images):
         raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent))
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.named.layouts import ImageCount
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import ClassLabels, make_gcd_split
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
@@ -29,7 +28,7 @@ from tests.miniature_sets import (
 
 def miniature(name: str, data_root: Path, train: int, val: int, **changed: Any) -> ImageDataset:
     """Load a set of class folders, of which fewer images are expected than are published."""
-    counts = {"train": ImageCount(train), "val": ImageCount(val)}
+    counts = {"train": train, "val": val}
     return replace(DATASETS[name], num_images=counts, **changed).load(data_root)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.named.layouts import ImageCount
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetError, DatasetIncomplete
 from scipy.io import savemat
@@ -75,7 +74,7 @@ def test_stl10_has_its_unlabeled_images_if_they_are_there(tmp_path: Path) -> Non
 
 def test_tiny_imagenet_classes_are_sorted_and_validation_follows_its_list(tmp_path: Path) -> None:
     write_tiny_imagenet(tmp_path / "tiny-imagenet-200", WNIDS)
-    dataset = replace(TINY, num_images={"train": ImageCount(6), "val": ImageCount(3)}).load(tmp_path)
+    dataset = replace(TINY, num_images={"train": 6, "val": 3}).load(tmp_path)
     assert dataset.class_names == WNIDS
     assert labels_of(dataset, "train") == [0, 0, 1, 1, 2, 2]
     assert labels_of(dataset, "val") == [2, 1, 0]
@@ -85,7 +84,7 @@ def test_tiny_imagenet_classes_are_sorted_and_validation_follows_its_list(tmp_pa
 def test_tiny_imagenet_must_have_its_classes_and_images(tmp_path: Path) -> None:
     write_tiny_imagenet(tmp_path / "tiny-imagenet-200", WNIDS)
     with pytest.raises(DatasetIncomplete, match="train: expected 7 images, found 6"):
-        replace(TINY, num_images={"train": ImageCount(7), "val": ImageCount(3)}).load(tmp_path)
+        replace(TINY, num_images={"train": 7, "val": 3}).load(tmp_path)
     put(tmp_path / "tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn99\t0\t0\t9\t9\n")
     with pytest.raises(DatasetError, match="has damaged file lists: 'n99'"):
         TINY.load(tmp_path)

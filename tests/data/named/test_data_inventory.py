@@ -4,11 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from labelkit.commands.datasets.datasets import count_dataset_files
-from labelkit.data.named.layouts import ImageCount
 from labelkit.data.registry import DATASETS
 from tests.miniature_sets import write_cub, write_herbarium
 
-MINI_CUB = replace(DATASETS["cub"], num_classes=3, num_images={"train": ImageCount(6), "test": ImageCount(3)})
+MINI_CUB = replace(DATASETS["cub"], num_classes=3, num_images={"train": 6, "test": 3})
 
 
 def test_digits_are_always_whole(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from labelkit.commands.datasets.datasets import count_dataset_files
 from labelkit.data.datasets import ImageDataset, read_image_and_mask
-from labelkit.data.named.layouts import ImageCount
 from labelkit.data.named.masks import COCO_STUFF_CLASSES
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
@@ -77,7 +76,7 @@ def test_inventory_counts_classes_of_pixels(
     name: str, write: Callable[[Path], None], num_classes: int, tmp_path: Path
 ) -> None:
     write(tmp_path / name)
-    counts = {split: ImageCount(0) for split in DATASETS[name].num_images}
+    counts = dict.fromkeys(DATASETS[name].num_images, 0)
     root = tmp_path / name
     found = count_dataset_files(replace(DATASETS[name], num_images=counts), root)
     assert (found.found["classes"], found.found["mask_classes"]) == (0, num_classes)

@@ -10,7 +10,6 @@ import pytest
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.named import generated, scenes
 from labelkit.data.named.generated import read_generated
-from labelkit.data.named.layouts import ImageCount
 from labelkit.data.named.scenes import DIGITS, OBJECTS, draw_scene, draw_video, find_scene_label
 from labelkit.data.named.scenes import SCENES as SOURCE
 from labelkit.data.registry import DATASETS
@@ -27,9 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def listed(name: str, counts: dict[str, int]) -> ImageDataset:
     generated._read_block.cache_clear()  # as in a new process
-    spec = replace(
-        DATASETS[name], num_images={split: ImageCount(count) for split, count in ({"train": 0} | counts).items()}
-    )
+    spec = replace(DATASETS[name], num_images={"train": 0} | counts)
     return read_generated(spec, Path(), False)
 
 
