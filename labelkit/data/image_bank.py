@@ -164,7 +164,7 @@ class ImageBank:
         Raises:
             ConfigError: a view would skip pixels.
         """
-        if self.images is None:
+        if self.images is None or self.images.ndim < 4:  # embeddings have no size in pixels
             return
         side = min(self.images.shape[-2:])
         for spec in views:
@@ -322,9 +322,6 @@ class EmbeddingBank(ImageBank):
         count = min(num_neighbors, len(dataset) - 1)
         if count > 0:
             self._neighbors = find_approximate_neighbors(rows, count)
-
-    def check_view_sizes(self, views: Sequence[ViewSpec]) -> None:
-        """Accept all views, since embeddings have no size in pixels."""
 
     def make_views(self, plan: BatchPlan, normalize: Normalize) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
         """Return one augmented tensor (b, d) per view, and an empty tuple in place of the geometry."""

@@ -86,6 +86,9 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, OptimizerOptions,
     #: What the trained network predicts: class ``names``, unnamed ``groups``, or ``nothing``.
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "nothing"
 
+    #: Whether the labels that the method uses must belong to at least two classes.
+    learns_from_labels: ClassVar[bool] = False
+
     #: Whether the method requires unlabeled images; without any, a run fails.
     needs_unlabeled: ClassVar[bool] = False
 
@@ -111,11 +114,6 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, OptimizerOptions,
     def evaluation_split(self) -> str | None:
         """Split to evaluate on: a name, ``auto``, or ``None`` for no evaluation."""
         return None
-
-    @property
-    def learns_from_labels(self) -> bool:
-        """Whether labels influence training, which then requires labels of at least two classes."""
-        return False
 
     @property
     def label_kind(self) -> LabelKind:

@@ -75,7 +75,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
     info = prepared.build_data_info(config.view_size or 0)
     method = METHODS[method_name].load()(config if fresh else remove_weight_sources(config), info)
     labeled = prepared.labels[prepared.labels >= 0]
-    if config.learns_from_labels and config.label_kind != "some" and len(np.unique(labeled)) == 1:
+    if config.learns_from_labels and config.label_kind != "none" and len(np.unique(labeled)) == 1:
         remedy = "Check the labels and the options that select them (--label-split, --num-labels); use at least two "
         raise DatasetError(config.main_dataset, "all labels belong to the same class", f"{remedy}classes.")
     if fresh and config.init_from is not None:

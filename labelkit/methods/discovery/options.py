@@ -62,11 +62,6 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     )
 
     @property
-    def learns_from_labels(self) -> bool:
-        """Whether labels are used, that is, the supervised terms have a positive weight."""
-        return self.supervised_weight > 0
-
-    @property
     def label_kind(self) -> LabelKind:
         """Kind of labels used: ``some`` of the classes have labels, and the others are discovered."""
         return "some"

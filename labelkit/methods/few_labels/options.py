@@ -30,6 +30,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "few-labels"
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
+    learns_from_labels: ClassVar[bool] = True
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "auto",
@@ -58,11 +59,6 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         if self.lr_schedule == "ramps" and "lr_ramp_up" not in type(self).model_fields:
             raise ValueError("lr_schedule ramps is only for supervised, mean-teacher and snowball")
         return self
-
-    @property
-    def learns_from_labels(self) -> bool:
-        """Whether labels are used; always true."""
-        return True
 
     @property
     def label_kind(self) -> LabelKind:

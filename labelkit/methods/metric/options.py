@@ -106,6 +106,7 @@ class SANConfig(StrongEmbeddingInputOptions, MetricLearningConfig):
     """Options for ``labelkit train san``; defaults follow the dissertation where it specifies them."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
+    learns_from_labels: ClassVar[bool] = True
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **dict.fromkeys(("num_clusters", "refresh_epochs", "first_clustering"), ("mode", "unsupervised")),
         **dict.fromkeys(("san_before", "san_width", "san_diagonal", "san_lr_scale"), ("san",)),
@@ -194,11 +195,6 @@ class SANConfig(StrongEmbeddingInputOptions, MetricLearningConfig):
         if self.memory_size is not None and self.memory_size < self.batch_size and self.memory != "none":
             raise ValueError(f"memory_size must be at least batch_size ({self.batch_size}), got {self.memory_size}")
         return self
-
-    @property
-    def learns_from_labels(self) -> bool:
-        """Whether labels are used instead of clusters."""
-        return self.mode == "supervised"
 
     @property
     def has_class_vectors(self) -> bool:

@@ -21,6 +21,7 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
     """Options for the embedding, class weights and augmentation of a supervised classifier."""
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
+    learns_from_labels: ClassVar[bool] = True
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "given",
@@ -57,11 +58,6 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
         "imagenet-jitter: also color jitter of strength 0.4; digits: zoom, rotation, shift. No flips in datasets "
         "where a flip changes the class.",
     )
-
-    @property
-    def learns_from_labels(self) -> bool:
-        """Whether labels are used; always true."""
-        return True
 
 
 _PROTOTYPES = field_factory("Prototypes")
