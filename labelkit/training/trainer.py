@@ -108,6 +108,7 @@ class Trainer:
         method, runtime, run = self.method, self.runtime, self.run
         self.phases = method.phases(self.bank.rows)
         self.config = config = self._with_workers(self.config)
+        self._pass_size = max(1, min(512, 2 * config.batch_size))  # images per batch of a full pass, by default
         counted, planned = config.epoch_config, sum(phase.epochs for phase in self.phases)
         if counted is not None and planned != counted.epochs:
             raise ValueError(f"phases must have {counted.epochs} epochs in total, as configured, got {planned}")
@@ -124,9 +125,8 @@ class Trainer:
         )
         self.trained = [p for p in method.parameters() if p.requires_grad]
         self.guard = TrainingGuard(config.guard, lambda text: self.message(text))
-        epochs = config.epoch_config
-        if epochs is not None and epochs.lr_schedule == "step" and epochs.lr_drop_epochs[0] >= epochs.epochs:
-            drops = f"--lr-drop-epochs starts at {epochs.lr_drop_epochs[0]}, after the last of {epochs.epochs} epochs"
+        if counted is not None and counted.lr_schedule == "step" and counted.lr_drop_epochs[0] >= planned:
+            drops = f"--lr-drop-epochs starts at {counted.lr_drop_epochs[0]}, after the last of {planned} epochs"
             self.message(f"warning: the learning rate never drops: {drops}")
         self._running: tuple[int, Phase, TrainLoader] | None = None
         self._received: list[int] = []
@@ -507,10 +507,6 @@ class Trainer:
         for start in range(self.runtime.rank * size, len(rows), self.runtime.world_size * size):
             some = rows[start : start + size]
             yield self.cached_views.get_unaugmented(some), some
-
-    @property
-    def _pass_size(self) -> int:
-        return max(1, min(512, 2 * self.config.batch_size))
 
     def _pass_loader(self, rows: NDArray[np.int64] | None, settings: PassSettings) -> EvalLoader:
         """Return this process's share of the batches."""
