@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pytest
 from labelkit.errors import Mismatch, NotAStore
 from labelkit.store.embeddings import open_store
-from store_samples import MODEL, NOT_UTF8, SAMPLE_IDS, make_plan, make_store, rows_of
+from store_samples import MODEL, make_plan, make_store, rows_of
 
 
 def test_what_was_written_is_read(tmp_path):
@@ -39,23 +38,6 @@ def test_rows_of_a_split_are_in_order(tmp_path):
     assert store.rows("test").tolist() == [1, 3, 5]
     with pytest.raises(Mismatch, match="its splits: train, test"):
         store.rows("val")
-
-
-def test_three_lines_of_h5py_read_a_store(tmp_path):
-    store = make_store(tmp_path / "s.h5")
-    with h5py.File(tmp_path / "s.h5") as f:
-        embeddings, paths, labels = (
-            f["embeddings"][:],
-            f["sample_ids"].asstr(errors="surrogateescape")[:],
-            f["labels"][:],
-        )
-        assert f.attrs["format"] == b"labelkit.store"
-        assert f.attrs["names_are_utf8"] == 0
-        assert f["embeddings"].chunks is f["embeddings"].compression is None
-    np.testing.assert_array_equal(embeddings, store.embeddings)
-    assert paths.tolist() == SAMPLE_IDS
-    assert NOT_UTF8 in SAMPLE_IDS
-    assert labels.tolist() == store.labels.tolist()
 
 
 def test_a_replaced_store_stays_whole_for_its_readers(tmp_path):

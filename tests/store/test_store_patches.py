@@ -239,14 +239,6 @@ def test_a_list_of_files_that_is_none_is_refused(store: EmbeddingStore, text: st
         open_patches(store)
 
 
-def test_patches_can_be_added_to_a_finished_store(tmp_path: Path) -> None:
-    make_both(tmp_path / "one.h5", make_patch_plan())
-    make_store(tmp_path / "two.h5", bad=BAD)
-    make_both(tmp_path / "two.h5", make_patch_plan())
-    one, two = bytes_of_all(tmp_path / "one.h5"), bytes_of_all(tmp_path / "two.h5")
-    assert list(one.values()) == [two[name.replace("one", "two")] for name in one]
-
-
 def test_the_same_run_again_does_nothing_and_another_is_refused(tmp_path: Path) -> None:
     make_both(tmp_path / "s.h5", make_patch_plan())
     before = bytes_of_all(tmp_path / "s.h5")

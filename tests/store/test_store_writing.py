@@ -80,18 +80,6 @@ def test_a_store_that_does_not_fit_in_memory_has_the_same_bytes(tmp_path, monkey
     assert contents.sealed(block_bytes).to_bytes() == small.path.read_bytes()
 
 
-def test_a_resumed_run_has_the_same_bytes_whatever_parts_were_there(tmp_path):
-    one = make_store(tmp_path / "one.h5", make_plan(part_rows=2))
-    first = EmbeddingRun.open(tmp_path / "s.h5", make_plan(part_rows=2))
-    write_part(first, 1)
-    second = EmbeddingRun.open(tmp_path / "s.h5", make_plan(part_rows=2))
-    assert second.pending_parts() == [0, 2, 3]
-    for part in second.pending_parts():
-        write_part(second, part)
-    second.publish()
-    assert (tmp_path / "s.h5").read_bytes() == one.path.read_bytes()
-
-
 def damaged_bit(data):
     return data[:100] + bytes([data[100] ^ 1]) + data[101:]
 
