@@ -113,23 +113,6 @@ def test_temperature_does_not_matter_where_all_scores_are_equal() -> None:
     assert fit_temperature([[0.5, 0.5]], [0], [True]) == 1.0
 
 
-def test_temperature_is_at_the_minimum_of_the_likelihood(rng: np.random.Generator) -> None:
-    scores, named, correct = drawn(rng, 50, 0.5)
-    right, wrong = int(correct.sum()), int((~correct).sum())
-
-    def loss(temperature: float) -> float:
-        total = 0.0
-        for row, column, is_right in zip(scores, named, correct, strict=True):
-            powers = [math.exp((score - max(row)) / temperature) for score in row]
-            share = powers[column] / sum(powers)
-            target = (right + 1) / (right + 2) if is_right else 1 / (wrong + 2)
-            total -= target * math.log(share) + (1 - target) * math.log(1 - share)
-        return total
-
-    found = fit_temperature(scores, named, correct)
-    assert loss(found) <= min(loss(found * factor) for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0))
-
-
 def test_calibration_error_of_worked_numbers() -> None:
     # bin [0.5, 1]: 0.9, 0.7, 0.5, 1.0 with 2 right; bin [0, 0.5): 0.1 with 1 right
     found = reliability_curve([0.9, 0.7, 0.5, 1.0, 0.1], [True, False, False, True, True], num_bins=2)

@@ -67,14 +67,6 @@ def test_without_two_members_of_any_class_nothing_can_be_scored() -> None:
     assert all(math.isnan(value) for value in (scores.recall_at[1], scores.mean_r_precision, scores.map_at_r))
 
 
-def test_a_gallery_of_its_own_gives_the_worked_numbers() -> None:
-    queries, gallery = on_circle(list(np.radians([0, 90]))), on_circle(list(np.radians([10, 30, 80, 105, 200])))
-
-    scores = score_retrieval(queries, [0, 1], gallery=gallery, gallery_labels=[1, 0, 0, 1, 1], ks=(1, 2))
-
-    assert scores.recall_at == {1: 0.0, 2: 1.0}
-
-
 def sorted_by_loops(
     queries: Array, labels: Array, gallery: Array, gallery_labels: Array, own: Array, ks: tuple[int, ...]
 ) -> Array:
