@@ -51,20 +51,3 @@ def test_training_on_a_set_that_does_not_match_its_class_list_exits_3(
     message = capsys.readouterr().err
     assert "the class list of this benchmark does not match the data: expected 100 classes, found 4" in message
     assert "--label-split none" in message
-
-
-@pytest.mark.slow
-def test_training_without_weights_says_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    write_cub(tmp_path / "CUB_200_2011")
-    words = ["train", "flipclass", "--dataset", "cub", "--num-old-classes", "2", "--data-root", str(tmp_path)]
-    assert main([*words, "--out", str(tmp_path / "run")]) == 3
-    message = capsys.readouterr().err
-    assert message.count("error:") == 1
-    assert "vit_base_patch16_224.dino" in message
-    assert "--weights FILE" in message
