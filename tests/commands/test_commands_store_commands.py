@@ -97,33 +97,6 @@ def test_verify_looks_for_no_files_of_a_set_without_any(labelkit: Labelkit, tmp_
     assert (answer.code, "come from a bundled or generated dataset" in answer.err) == (2, True), answer.err
 
 
-@pytest.mark.slow
-def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, index: Path, tmp_path: Path) -> None:
-    assert labelkit("discover", "head", "--index", index).code == 0
-    assert labelkit("cluster", "k-means", "--index", index, "--num-clusters", "4").code == 0
-    out = tmp_path / "all.h5"
-    answer = labelkit("pack", "--index", index, "--out", out, "-q")
-    assert (answer.code, answer.out) == (0, f"{out}\n")
-    beside, packed = (labelkit("evaluate", "clustering", "--index", path, "--bootstrap", "0") for path in (index, out))
-    assert packed.code == 0, packed.err
-    assert packed.out == beside.out
-    assert "k-means" in packed.out
-    # new results go beside it
-    assert labelkit("cluster", "k-means", "--index", out, "--num-clusters", "3", "--result", "three").code == 0
-    assert (tmp_path / "all.h5.results" / "three.h5").is_file()
-    answer = labelkit("cluster", "k-means", "--index", out, "--num-clusters", "3", "--overwrite")
-    assert answer.code == 2
-    told = "already exists and has other content. Pass another --result. A packed file is never changed."
-    assert f"{out}:/results/k-means: {told}" in answer.err
-    answer = labelkit(
-        *("cluster", "sinkhorn", "--index", out, "--num-clusters", "4"),
-        *("--previous", out, "--previous-result", "k-means"),
-    )
-    assert answer.code == 0, answer.err
-    names = labelkit("status", "--index", out, "--json").json["store"]["results"]
-    assert names == ["head", "k-means", "sinkhorn", "three"]
-
-
 def test_pack_says_that_patches_stay(labelkit: Labelkit, golden: Path, tmp_path: Path) -> None:
     answer = labelkit("pack", "--index", golden, "--out", tmp_path / "all.h5", "--json")
     assert answer.json["patches_left_out"] is True
@@ -161,6 +134,7 @@ def test_status_follows_an_embed_that_was_stopped_and_goes_on(labelkit: Labelkit
     run = shown["run"]
     assert run["parts"] == {"done": 10, "planned": 12}
     assert run["images"] == {"done": 38, "planned": 48}
+    assert run["bytes"] == sum(path.stat().st_size for path in part.parent.iterdir() if path != part)
     assert [one["image"] for one in run["skipped"]] == ["ant/00.png", "ant/01.png"]
     assert [one["part"] for one in run["damaged"]] == ["000005.h5"]
     checked = labelkit("verify", "--index", tmp_path / "s.h5.run")

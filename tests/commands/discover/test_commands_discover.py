@@ -1,6 +1,5 @@
 """``labelkit discover``: which image belongs to which class, what they are called, and the published search."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ from labelkit.algorithms.num_classes import estimate_num_classes
 from labelkit.commands.discover.categories import classify_by_logits, discover_categories
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.errors import ConfigError, StoreError
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 
 
@@ -113,17 +112,6 @@ def test_old_columns_are_named_by_class_order_not_by_number(make_store: Any) -> 
     made: Any = classify_by_logits(DiscoverHeadConfig(index=make_store(np.eye(3), **columns).path)).to_json()
 
     assert [row["name"] for row in made["classes"]] == ["class-1", "class-2", "new-1"]
-
-
-def test_the_head_of_a_trained_run_is_its_classifier(index: Path) -> None:
-    store = open_store(index)
-
-    classify_by_logits(DiscoverHeadConfig(index=index))
-
-    np.testing.assert_array_equal(
-        read_result(store, "head").arrays["pseudo_labels"], store.extras["logits"].argmax(axis=1)
-    )
-    assert read_result(store, "head").arrays["names"][:2] == ["ant", "bee"]
 
 
 def test_a_store_without_logits_has_no_head(make_store: Any) -> None:

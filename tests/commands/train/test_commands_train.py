@@ -63,30 +63,6 @@ def test_an_existing_folder_is_refused_and_left_as_it_is(train: Any, trained: Pa
 
 
 @pytest.mark.slow
-def test_overwrite_keeps_the_old_run_when_the_new_one_cannot_start(
-    labelkit: Any, train: Any, tmp_path: Path, small: tuple[str | Path, ...]
-) -> None:
-    assert train("--out", tmp_path / "run", "-q").code == 0
-    before = weights(tmp_path / "run")
-
-    missing = labelkit(
-        "train", "flipclass", "--dataset", tmp_path / "nothing", *small, "--out", tmp_path / "run", "--overwrite"
-    )
-
-    assert missing.code == 3
-    for name, tensor in weights(tmp_path / "run").items():
-        np.testing.assert_array_equal(tensor, before[name])
-
-
-def test_resuming_with_other_options_names_them(train: Any, trained: Path) -> None:
-    answer = train("--out", trained, "--resume", "--lr", "0.5")
-
-    assert answer.code == 3
-    assert "lr is 0.5, was 0.001" in answer.err
-    assert f"--config {trained / 'config.yaml'}" in answer.err
-
-
-@pytest.mark.slow
 def test_a_dry_run_tells_the_plan_and_writes_nothing(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,15 +44,6 @@ def test_a_head_trains_on_the_rows_of_a_store_and_makes_rows_of_a_new_one(
     assert new.model.name == "pixels+head-2x256"
 
 
-@pytest.mark.slow
-def test_a_head_learns_the_labels_of_the_rows(pixels: Path, run: Path, labelkit: Labelkit, tmp_path: Path) -> None:
-    made = tmp_path / "made.h5"
-    assert labelkit("embed", "--index", pixels, "--checkpoint", run, "--out", made).code == 0
-    store = open_store(made)
-    assert store.labels is not None
-    assert (store.extras["logits"].argmax(axis=1) == store.labels).mean() > 0.9
-
-
 def test_a_photo_gets_the_row_that_the_store_would_have_got(
     labelkit: Labelkit, tmp_path: Path, photos: Path, pixels: Path, run: Path
 ) -> None:
@@ -65,6 +56,7 @@ def test_a_photo_gets_the_row_that_the_store_would_have_got(
     assert first.differences(second) == []
     assert first.sample_ids == second.sample_ids
     assert np.allclose(first.embeddings, second.embeddings, atol=1e-4)
+    assert np.allclose(first.extras["logits"], second.extras["logits"], atol=1e-3)
     checkpoint = load_checkpoint(run)
     assert checkpoint is not None
     rows = np.asarray(open_store(pixels).embeddings, dtype=np.float64)
