@@ -109,14 +109,6 @@ def test_splits_that_cannot_be_are_refused(options: dict[str, Any], problem: str
         make_gcd_split(ClassLabels(labels, all_given(labels), 4), **options)
 
 
-def test_truth_of_unlabeled_images_changes_nothing_that_training_sees() -> None:
-    labels = balanced(6, 20)
-    split = make_gcd_split(ClassLabels(labels, all_given(labels), 6))
-    changed = np.where(split.labeled, labels, np.random.default_rng(0).integers(0, 6, len(labels)))
-    assert np.array_equal(split.to_training_labels(labels), split.to_training_labels(changed))
-    assert (split.to_training_labels(labels)[~split.labeled] == -1).all()
-
-
 def test_json_has_the_names_of_the_labeled_images() -> None:
     split = LabelSplit("given", np.array([False, True]), (0,), (1,))
     record = split.to_json(["a.png", "b.png"])

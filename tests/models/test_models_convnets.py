@@ -43,6 +43,7 @@ def test_cifar_resnets_have_the_parameters_of_their_formula(depth: int, width: i
         ("convnet_demo", (27 * 16 + 16) + (144 * 32 + 32) + (288 * 64 + 64) + (576 * 128 + 128) + 2 * 240),
         ("resnet20_cifar", 269_072),  # 0.27 million with its classifier of 650, He et al., Table 6
         ("resnet32_cifar", 463_504),
+        ("resnet32_wide_cifar", 1_848_608),
         ("resnet110_cifar", cifar_count(110, 16, "pad")),
         ("resnet50_sela", 25_557_032 - 2_049_000),  # torchvision's, without its classifier
     ],

@@ -123,11 +123,6 @@ def labels(bank: ImageBank) -> NDArray[np.int64]:
     return bank.dataset.labels % 10
 
 
-@pytest.fixture(scope="session")
-def toy_config() -> type[ToyConfig]:
-    return ToyConfig
-
-
 @pytest.fixture
 def make_method(labels: NDArray[np.int64]) -> Callable[..., Toy]:
     """Return a function: options to a new toy method."""

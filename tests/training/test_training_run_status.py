@@ -51,17 +51,6 @@ def test_a_checkpoint_of_format_1_0_is_read() -> None:
     assert found.tensors(rank_file_name(0))["torch"].tolist() == [0, 1, 2, 3]
 
 
-def test_a_stopped_run_tells_where_it_is(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    status = inspect_run(run)
-    assert (status.method, status.options) == ("softmax", {"epochs": 8, "lr": 0.1})
-    assert (status.is_running, status.is_finished, status.faults) == (False, False, [])
-    found = [(one.folder.name, one.state["step"], one.state["epoch"], one.faults) for one in status.checkpoints]
-    assert found == [("step-00000002", 2, 1, []), ("step-00000004", 4, 2, [])]
-    assert status.last == "step-00000004"
-    assert status.last_record == {"epoch": 1, "step": 4, "loss": 0.25}
-
-
 def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     with (run / "metrics.jsonl").open("a") as file:
