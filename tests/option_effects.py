@@ -28,11 +28,12 @@ from labelkit.errors import DivergenceError, LabelkitError
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve_config
 from labelkit.options.training import RunConfig
-from labelkit.progress import Progress, use_progress
+from labelkit.progress import use_progress
 from labelkit.training import guards
 from labelkit.training.run_dir import RunDir
 from tests.option_contexts import CONTEXTS, LESS, REFUSED, UNSEEN, VALUES, prepare
 from tests.resume_table import outcome
+from tests.running import Heard
 from tests.short_runs import short_run
 
 TRIED = 4
@@ -43,19 +44,6 @@ What = Literal["acts", "acts under others", "is refused", "cannot be seen", "doe
 
 class Differs(Exception):  # noqa: N818 - it is no error
     """A run has shown that it is another one."""
-
-
-class Said(Progress):
-    """Keeps what a run says."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
-
-    def warning(self, text: str) -> None:
-        self.lines.append(f"warning: {text}")
 
 
 @dataclass
@@ -121,7 +109,7 @@ class Trials:
         out = self.folder / "run" / "out"
         shutil.rmtree(out.parent, ignore_errors=True)
         out.parent.mkdir()
-        said, found = Said(), Found()
+        said, found = Heard(), Found()
         try:
             config = self._resolve({"out": out, **options})
             with use_progress(said), watched(found.lines, expected):
@@ -139,7 +127,7 @@ class Trials:
             return found
         values = {name: value for name, value in result.values.items() if name not in ("metrics", "seconds")}
         shown = [(table.title, table.columns, [row[:-1] for row in table.rows]) for table in result.shown]  # no seconds
-        found.left = (outcome(out), values, shown, files, (out / "split.json").read_text(), said.lines)
+        found.left = (outcome(out), values, shown, files, (out / "split.json").read_text(), vars(said))
         return found
 
     def base(self, context: Mapping[str, object]) -> Found:
