@@ -1,7 +1,7 @@
 """Train published table rows in full: long-tailed CIFAR-10, ResNet-32, 200 epochs (Table 6 of DL2PA).
 
     python examples/published_rows.py --cifar10 data --work rows --out rows.json --jobs 3
-    python examples/published_rows.py --cifar10 data --work rows --out rows.json --seconds 600 --options "--compile"
+    python examples/published_rows.py --cifar10 data --work rows --out rows.json --seconds 600 --options=--compile
 
 The script trains softmax, ETF and DL2PA with each seed, ``--jobs`` runs in parallel. After ``--seconds``, the runs
 write their checkpoints and stop; to continue them, repeat the command. ``--cifar10`` is a folder with CIFAR-10 in any

