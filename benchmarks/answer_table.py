@@ -53,11 +53,14 @@ def read_set(text: str) -> tuple[str, Floats, Ints]:
     path, _, table = place.partition(":")
     with labelkit.open_store(path) as store:
         rows, ids = np.asarray(store.embeddings[:], dtype=np.float32), list(store.ids)
-        texts = [store.class_names[label] if label >= 0 else "" for label in store.labels] if not table else []
+        labels, names = store.labels, store.class_names
     if table:
         with Path(table).open(newline="") as lines:
             known = {PurePath(row["path"]).name: row["label"] for row in csv.DictReader(lines)}
         texts = [known.get(PurePath(one).name, "") for one in ids]
+    else:
+        assert labels is not None, path
+        texts = [names[label] if label >= 0 else "" for label in labels]
     there = np.array([bool(one) for one in texts])
     classes = np.unique(np.array(texts)[there], return_inverse=True)[1].astype(np.int64)
     rows = rows[there]

@@ -21,6 +21,7 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve_config
 from labelkit.options.training import RunConfig, TrainConfig
+from labelkit.progress import Task as ProgressTask
 from labelkit.training.devices import Runtime, seed_step
 from labelkit.training.run_dir import RunDir
 from labelkit.training.trainer import Trainer
@@ -35,7 +36,7 @@ LENGTH = {"epochs": 200}
 LENGTH_IN_STEPS = {"steps": 20_000, "eval_every_steps": 1_000}
 
 
-class Turns:
+class Turns(ProgressTask):
     """The steps of one trainer, run in blocks; each step calls ``advance`` at its end."""
 
     def __init__(self, trainer: Trainer) -> None:

@@ -28,7 +28,7 @@ from labelkit.data.views.transforms import crop_and_resize, finish_view
 from labelkit.methods.discovery.options import DiscoveryTrainConfig
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve_config
-from labelkit.options.training import TrainConfig
+from labelkit.options.training import RunConfig
 from labelkit.progress import Task as ProgressTask
 from labelkit.training.devices import Runtime
 from labelkit.training.method import Method
@@ -56,7 +56,7 @@ MINI = {"backbone": "vit_mini_p4_32", "batch_size": 32}
 class Task:
     """A method on the digits: everything before the first step."""
 
-    config: TrainConfig
+    config: RunConfig
     prepared: PreparedData
     info: DataInfo
     method: Method[Any]
@@ -132,8 +132,8 @@ class BareSteps:
         self._batches = batches
         self._steps = steps
         self._temperature = config.teacher_temperature_final
-        self.network = copy.deepcopy(task.method.network).train()
-        self._loss = task.method.loss
+        self.network: Any = copy.deepcopy(task.method.network).train()
+        self._loss: Any = task.method.loss
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         groups = [
             {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},

@@ -54,7 +54,7 @@ def is_found(rows: Floats, truth: Ints, labels: Ints) -> tuple[bool, float]:
         none = np.zeros(len(truth), dtype=bool)
         write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], labeled=none)
         ids = open_store(index).sample_ids
-        lines = [f"{ids[row]},class-{labels[row]}\n" for row in np.flatnonzero(labels >= 0)]
+        lines = [f"{ids[row]},class-{labels[row]}\n" for row in np.flatnonzero(labels >= 0).tolist()]
         table.write_text("path,label\n" + "".join(lines))
         config = DiscoverCategoriesConfig(index=index, labels=table, own_labels=False)
         estimates: list[float] = []
@@ -69,7 +69,9 @@ def is_found(rows: Floats, truth: Ints, labels: Ints) -> tuple[bool, float]:
             result, fault = all_commands()[config.command].run(config)
     if fault is not None:
         raise fault
-    return int(result.to_json()["num_classes"]) > len(np.unique(labels[labels >= 0])), estimates[0]
+    number = result.values["num_classes"]
+    assert isinstance(number, int)
+    return number > len(np.unique(labels[labels >= 0])), estimates[0]
 
 
 def main() -> None:

@@ -37,29 +37,31 @@ def loop(options: dict[str, Any]) -> Callable[[], None]:
     """Run a typical timm program: its network, its transform, a DataLoader."""
     import timm
     from PIL import Image
+    from timm.data.config import resolve_model_data_config
+    from timm.data.transforms_factory import create_transform
     from torch.utils.data import DataLoader, Dataset
 
     listed, count = sorted(Path(options["dataset"]).glob("*.jpg")), options["max_images"]
     paths = [listed[i * len(listed) // count] for i in range(count)]  # the same images as with --max-images
 
     class Photos(Dataset[torch.Tensor]):
+        def __init__(self, transform: Callable[[Image.Image], torch.Tensor]) -> None:
+            self._transform = transform
+
         def __len__(self) -> int:
             return len(paths)
 
         def __getitem__(self, row: int) -> torch.Tensor:
-            tensor: torch.Tensor = transform(Image.open(paths[row]).convert("RGB"))
-            return tensor
+            return self._transform(Image.open(paths[row]).convert("RGB"))
 
     def work() -> None:
-        nonlocal transform
         model = timm.create_model(options["backbone"], num_classes=0).eval()
         model.load_state_dict(torch.load(options["weights"], weights_only=True))
-        transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+        transform = create_transform(**resolve_model_data_config(model))
         with torch.inference_mode():
-            found = torch.cat([model(batch) for batch in DataLoader(Photos(), batch_size=32)])
+            found = torch.cat([model(batch) for batch in DataLoader(Photos(transform), batch_size=32)])
         np.save(options["rows"], found.numpy())
 
-    transform: Any = None
     return work
 
 

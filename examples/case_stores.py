@@ -46,6 +46,7 @@ def embed(images: Path | str, out: Path, backbone: str = LITE0, **options: objec
 def class_of_ids(store: Path) -> list[tuple[str, str]]:
     """Return the class name of each sample id in a store."""
     with labelkit.open_store(store) as opened:
+        assert opened.labels is not None
         names = opened.class_names
         return [(key, names[label]) for key, label in zip(opened.ids, opened.labels, strict=True)]
 

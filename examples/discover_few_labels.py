@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from comparison import shown, spread, write_record
@@ -56,14 +56,18 @@ def surest(turn: SearchRound) -> Discovery:
     return turn.build_discovery(chosen, [turn.keys[np.concatenate(chosen)]])
 
 
-def self_train(features: Array, labels: Array, count: int | str, rounds: int, **options: Any) -> tuple[Array, Array]:
+def self_train(
+    features: Array, labels: Array, count: int | Literal["double"], rounds: int, **options: Any
+) -> tuple[Array, Array]:
     """Repeatedly label the most confident rows and retrain the classifier; return rows and labels in order."""
     rows, named, current = [], [], labels
     for _ in range(rounds):
         wanted = int((current >= 0).sum()) if count == "double" else count
         doubt = 1 - classifier(features, current).predict_proba(features)
 
-        def measure(now: Array, given: Array, pool: Array, num_classes: int, doubt: Array = doubt) -> tuple[Array, ...]:
+        def measure(
+            now: Array, given: Array, pool: Array, num_classes: int, doubt: Array = doubt
+        ) -> tuple[Array, Array]:
             return doubt[pool].min(axis=1), doubt[pool].argmin(axis=1)
 
         found = search_in_rounds(measure, surest, current, wanted, original=labels, **options)

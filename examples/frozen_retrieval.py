@@ -60,8 +60,9 @@ def main() -> None:
             truth.write_text("path,label\n" + given if not table else Path(table).read_text())
             for way in WAYS:
                 import_rows(folder / "rows.h5", changed(features, way), ids)
-                words = {"index": folder / "rows.h5", "labels": truth, "split": ("all",), "k": (1,), "nmi_seeds": 0}
-                found = labelkit.evaluate.retrieval(**words).values
+                index = folder / "rows.h5"
+                made = labelkit.evaluate.retrieval(index=index, labels=truth, split=("all",), k=(1,), nmi_seeds=0)
+                found = made.values
                 row = {"store": called or Path(path).stem, "rows": way, "images": len(ids)}
                 scores = {"recall_at_1": found["recall"]["1"], **found}
                 rows.append(row | {key: 100 * float(scores[key]) for key in SCORES})

@@ -238,11 +238,13 @@ def equal_sums(asked: Asked) -> Result:
     ]
     rows, items = 2, asked.sized(2401, 50)
     scores, targets = (torch.rand(rows, items, generator=generator) for _ in range(2))
-    losses, gradients = [], []
+    losses: list[torch.Tensor] = []
+    gradients: list[torch.Tensor] = []
     for device in (asked.device, "cpu"):
         own = scores.to(device).requires_grad_()
         loss = cotap_loss(own, targets.to(device), implementation="fast")
         loss.sum().backward()
+        assert own.grad is not None
         losses.append(loss)
         gradients.append(own.grad)
     return {
@@ -383,7 +385,7 @@ def search_speed(asked: Asked) -> Result:
     seconds["mm"] = timed(lambda: [torch.mm(part, asked_of.T).topk(10) for part in asking.split(1000)], asked.device)
     return {
         "seconds": seconds,
-        "same": all(np.array_equal(*pair) for pair in zip(found["cpu"], found["device"], strict=True)),
+        "same": all(np.array_equal(found["cpu"][place], found["device"][place]) for place in (0, 1)),
         "same_places_as_mm": float((near == found["cpu"][1]).mean()),
     }
 
@@ -451,7 +453,7 @@ def carry_out(name: str, asked: Asked, out: Path) -> int:
     """Run one step in this process, and write its result."""
     started = time.monotonic()
     try:
-        found = {"state": "done", "result": pieces(asked)[name](asked)}
+        found: Result = {"state": "done", "result": pieces(asked)[name](asked)}
     except Exception as error:  # any error may occur on a GPU
         found = {"state": "failed", "error": "".join(traceback.format_exception(error))[-4000:]}
     found["seconds"] = round(time.monotonic() - started, 1)

@@ -43,6 +43,7 @@ PEERS = ("logistic regression", "label spreading", "ss-kmeans", "ours")
 def without_splits(index: Path, out: Path) -> None:
     """Copy a store without its splits: the cases draw from all rows, but training would exclude a test split."""
     store = open_store(index)
+    assert store.labels is not None
     plan = EmbeddingPlan(
         sample_ids=store.sample_ids,
         model=store.model,

@@ -29,6 +29,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from labelkit.algorithms.few_label_classifier import RefittableClassifier
@@ -176,7 +177,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         index = Path(shutil.copyfile(options.index, Path(folder) / options.index.name))
         store = open_store(index)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from labelkit.data.batch import DataInfo
+from labelkit.methods.prototypes.losses import WeightedCrossEntropy
 from labelkit.methods.prototypes.options import SoftmaxConfig
 from labelkit.methods.prototypes.softmax import Softmax
 from labelkit.methods.spec import MethodSpec
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 
@@ -32,7 +33,7 @@ class SmoothConfig(SoftmaxConfig):
     )
 
 
-class SmoothedCrossEntropy(nn.Module):
+class SmoothedCrossEntropy(WeightedCrossEntropy):
     """Cross-entropy with smoothed targets, averaged over the batch.
 
     Args:

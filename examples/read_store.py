@@ -27,10 +27,10 @@ with h5py.File(options.index) as file:
     embeddings = file["embeddings"][:].astype(np.float32)  # (n, d)
     table = pd.DataFrame({"path": file["sample_ids"].asstr(errors="surrogateescape")[:]})
     if "labels" in file and len(file["class_names"]):
-        names = np.append(file["class_names"].asstr()[:], None)  # -1 = unlabeled
+        names = np.array([*file["class_names"].asstr()[:], None])  # -1 = unlabeled
         table["label"] = names[file["labels"][:]]
     if "splits" in file:
-        table["split"] = np.append(file["split_names"].asstr()[:], None)[file["splits"][:]]
+        table["split"] = np.array([*file["split_names"].asstr()[:], None])[file["splits"][:]]
     digest = file.attrs["content_digest"]
     print(f"{options.index}: {embeddings.shape[0]} images, {embeddings.shape[1]} dimensions")
 
@@ -41,7 +41,7 @@ if options.result is not None:
             raise SystemExit(f"{options.result} belongs to another version of this store")
         key = "pseudo_labels" if "pseudo_labels" in file else "cluster_ids"
         groups = file[key][:]
-        named = np.append(file["names"].asstr()[:], None) if "names" in file else None
+        named = np.array([*file["names"].asstr()[:], None]) if "names" in file else None
         table["group"] = groups if named is None else named[groups]
         if "confidence" in file:
             table["confidence"] = file["confidence"][:]

@@ -432,8 +432,10 @@ def _planted_labels(record: Record) -> str:
 
 def _novel(record: Record) -> str:
     """A row for each store, kind of case and number of labels: what four orders say, AUROC and the first images."""
-    ways = ("find novel, previous", "find novel", "nearest earlier", "nearest label")
-    ways += ("logistic regression", "confidence")
+    ways = (
+        *("find novel, previous", "find novel", "nearest earlier", "nearest label"),
+        *("logistic regression", "confidence"),
+    )
     rows = []
     for case in record["cases"]:
         mean, spread = case["mean"], case["spread"]
@@ -649,10 +651,11 @@ def _reproduced(record: Record) -> str:
         for row in record["rows"]
         for value in row["values"]
     ]
-    orders = [
-        [row["name"] for row in sorted(record["rows"], key=lambda row, key=key: row["values"][0][key])]
-        for key in ("published", "mean")
-    ]
+
+    def order_by(key: str) -> list[str]:
+        return [row["name"] for row in sorted(record["rows"], key=lambda row: row["values"][0][key])]
+
+    orders = [order_by(key) for key in ("published", "mean")]
     kept = "the same" if orders[0] == orders[1] else f"{', '.join(orders[1])}, which is a different order"
     order = f"By {record['rows'][0]['values'][0]['name']}, rows from low to high, as published: {', '.join(orders[0])};"
     return page(

@@ -39,6 +39,7 @@ def _methods() -> str:
     rows = [[f"[`{name}`](#{name})", text(spec.summary)] for name, spec in METHODS.items()]
     sections = []
     for name, spec in METHODS.items():
+        assert isinstance(spec.target, str), name
         module, _, _ = spec.target.partition(":")
         found = find_spec(module)
         assert found is not None, module
