@@ -99,6 +99,22 @@ def test_rows_are_the_images_sorted_by_name_with_the_classes_and_labels_of_the_r
 
 
 @pytest.mark.slow
+def test_rows_are_what_the_runs_network_makes_of_the_pictures(embedded: Path, photos: Path, trained: Path) -> None:
+    model = load_run_network(trained)
+    spec = model.network.input_spec
+    pixels = [np.asarray(Image.open(photos / "ant" / f"{i:02d}.png").convert("RGB")) for i in range(3)]
+    images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255
+    large = torch.nn.functional.interpolate(images, spec.size, mode="bicubic", antialias=True, align_corners=False)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (spec.mean, spec.std))
+
+    with torch.inference_mode():
+        rows = model.network.embed((large.clamp(0, 1) - mean) / std).numpy()
+
+    # pixels are rounded to whole numbers on the way, so the last digits differ
+    np.testing.assert_allclose(open_store(embedded).embeddings[:3], rows, atol=0.02)
+
+
+@pytest.mark.slow
 def test_columns_of_old_classes_come_first_in_class_order(photos: Path, trained: Path, tmp_path: Path) -> None:
     # the same run, told that it learned bee before ant
     run = Path(shutil.copytree(trained, tmp_path / "run"))
