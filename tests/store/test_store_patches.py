@@ -266,17 +266,6 @@ def test_numbers_too_large_for_half_precision_name_image_and_option(tmp_path: Pa
         run.write_chunk(0, *piece)
 
 
-def test_a_damaged_piece_is_made_again(tmp_path: Path) -> None:
-    plan = make_patch_plan()
-    run = PatchRun.open(tmp_path / "s.h5", plan)
-    run.write_chunk(0, *piece_of(plan, 0))
-    path = next((tmp_path / "s.h5.patches.run" / "parts").glob("*.h5"))
-    path.write_bytes(path.read_bytes()[:-5])
-    again = PatchRun.open(tmp_path / "s.h5", plan)
-    assert 0 in again.pending_parts()
-    assert "recreated" in again.warnings[0]
-
-
 def test_files_of_an_earlier_run_stay_until_the_new_ones_are_whole(tmp_path: Path) -> None:
     make_both(tmp_path / "s.h5", make_patch_plan())
     before = bytes_of_all(tmp_path / "s.h5")
