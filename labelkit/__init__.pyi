@@ -1655,6 +1655,7 @@ def import_(
     embeddings_key: str | None = ...,
     ids_key: str | None = ...,
     labels_key: str | None = ...,
+    splits_key: str | None = ...,
     model: str | None = ...,
     metric: Literal['cosine', 'l2', 'dot'] = ...,
     dtype: Literal['auto', 'float32', 'float16'] = ...,

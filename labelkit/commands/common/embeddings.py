@@ -49,7 +49,8 @@ def count_images(store: EmbeddingStore) -> str:
     labels = 0 if store.labels is None else int((np.asarray(store.labels) >= 0).sum())
     usable = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
     parts = [", ".join(f"{count:,} {name}" for name, count in (counts or {"images": store.n}).items())]
-    return "; ".join([*parts, f"{usable:,} of {labels:,} labels usable" if labels else "no labels"])
+    told = f"{usable:,} of {labels:,} labels usable" if usable else f"{labels:,} labels, used only for evaluation"
+    return "; ".join([*parts, told if labels else "no labels"])
 
 
 def mention_splits(config: SplitOption, store: EmbeddingStore) -> None:

@@ -84,14 +84,16 @@ def import_store(config: ImportConfig) -> CommandResult:
 def _report_ignored_arrays(path: Path, rows: ImportedRows, *, has_keys: bool = True) -> None:
     if rows.left_out:
         more = ", ..." if len(rows.left_out) > _SHOWN_NAMES else ""
-        hint = "; to read one as labels, pass --labels-key" if has_keys and "labels" not in rows.columns else ""
+        free = [role for role in ("labels", "splits") if has_keys and role not in rows.columns]
+        keys = " or ".join(f"--{role}-key" for role in free)
+        hint = f"; to read one as {' or '.join(free)}, pass {keys}" if free else ""
         current_progress().message(f"{path}: ignoring {', '.join(rows.left_out[:_SHOWN_NAMES])}{more}{hint}")
 
 
 def _read(config: ImportConfig) -> tuple[ImportedRows, Callable[[int], str]]:
     """Return the data read, and a function that maps a row to the location of its name, for messages."""
-    # splits and the mask of usable labels are found only by their usual names
-    wanted = {role: getattr(config, f"{role}_key") for role in ("embeddings", "ids", "labels")}
+    # the mask of usable labels is found only by its usual name
+    wanted = {role: getattr(config, f"{role}_key") for role in ("embeddings", "ids", "labels", "splits")}
     kind = config.source.suffix.lower()
     if kind in (".npy", ".npz", *TORCH_SUFFIXES):
         rows = read_arrays(config.source, wanted, _read_tensors(config.source) if kind in TORCH_SUFFIXES else None)

@@ -70,6 +70,11 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOption):
         "Array or column with the labels: text or integers; empty or -1 means unlabeled. Default: an array or column "
         "with a common name such as labels, if there is one.",
     )
+    splits_key: str | None = _MEANING(
+        None,
+        "Array or column with the split of each image, such as train or test. Default: an array or column called "
+        "split or splits, if there is one.",
+    )
     model: str | None = _EMBEDDINGS(
         None,
         "Name of the model that computed the embeddings; only stores with the same model name can be compared. "
@@ -91,8 +96,8 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOption):
             raise ValueError("--embeddings-key has no effect on a .npy file, which contains a single array: remove it")
         if self.ids is not None and kind != ".npy" and self.ids_key is not None:
             raise ValueError("pass either --ids or --ids-key, not both")
-        if kind == ".npy" and self.ids is None and (self.ids_key is not None or self.labels_key is not None):
-            raise ValueError("--ids-key and --labels-key have no effect with a .npy file: pass --ids FILE.csv")
+        if kind == ".npy" and self.ids is None and (self.ids_key or self.labels_key or self.splits_key):
+            raise ValueError("--ids-key, --labels-key and --splits-key require --ids FILE.csv with a .npy file")
         return self
 
 

@@ -221,12 +221,27 @@ def test_names_are_read_in_every_form_that_labels_are(
 
 def test_columns_of_names_that_are_not_used_are_listed(labelkit: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.eye(2))
-    (tmp_path / "n.csv").write_text("path,species\na.png,bee\nb.png,ant\n")
+    (tmp_path / "n.csv").write_text("path,species,fold\na.png,bee,test\nb.png,ant,train\n")
     words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "n.csv", "--out", tmp_path / "s.h5", "--overwrite")
 
-    assert "n.csv: ignoring species; to read one as labels, pass --labels-key" in labelkit("import", *words).err
-    assert "ignoring" not in labelkit("import", *words, "--labels-key", "species").err
-    assert open_store(tmp_path / "s.h5").class_names == ("ant", "bee")
+    hint = "to read one as labels or splits, pass --labels-key or --splits-key"
+    assert f"n.csv: ignoring species, fold; {hint}" in labelkit("import", *words).err
+    answer = labelkit("import", *words, "--labels-key", "species", "--splits-key", "fold")
+    assert "ignoring" not in answer.err
+    assert "1 train, 1 test; 2 labels, used only for evaluation" in answer.err
+    store = open_store(tmp_path / "s.h5")
+    assert store.class_names == ("ant", "bee")
+    assert store.sample_ids[store.rows("test")[0]] == "a.png"
+
+
+def test_arrays_of_splits_can_have_any_name(labelkit: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", feats=np.eye(3), partition=np.array(["train", "test", "train"]))
+    words = ("--source", tmp_path / "x.npz", "--out", tmp_path / "s.h5")
+    assert labelkit("import", *words, "--splits-key", "partition").code == 0
+    assert open_store(tmp_path / "s.h5").rows("test").tolist() == [1]
+    answer = labelkit("import", *words, "--overwrite", "--splits-key", "fold")
+    assert answer.code == 2
+    assert "--splits-key" in answer.err
 
 
 @pytest.mark.parametrize("front", ["/data/photos/", "../photos/", "s3://bucket/photos/", "C:/photos/", "./"])
