@@ -93,30 +93,25 @@ def list_tables() -> None:
     """
     from labelkit.pipelines.reproduce.tables import list_available_tables, list_excluded_tables, read_table
 
-    tables = [read_table(name) for name in list_available_tables()]
-    if current_output().quiet and not current_output().json:
-        for table in tables:
-            print_line(table.name)
-        return
+    tables = map(read_table, list_available_tables())
     rows = [(table.name, table.source, table.place, len(table.rows), table.title) for table in tables]
-    missing = [(entry["source"], entry["place"], entry["reason"]) for entry in list_excluded_tables()]
-    columns, why = ("name", "source", "place", "rows", "title"), ("source", "place", "reason")
-    values: dict[str, object] = {
-        "tables": [dict(zip(columns, row, strict=True)) for row in rows],
-        "left_out": [dict(zip(why, row, strict=True)) for row in missing],
-    }
-    print_result(CommandResult(values, shown=(Table("", columns, rows), Table("not included", why, missing))))
+    why = ("source", "place", "reason")
+    missing = Table("not included", why, [[entry[key] for key in why] for entry in list_excluded_tables()])
+    _print_rows("tables", ("name", "source", "place", "rows", "title"), rows, left_out=missing)
 
 
-def _print_rows(what: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, name_column: int = 0) -> None:
-    """Print rows as a table, as JSON ``{what: [{column: cell}]}``, or only their names with ``-q``."""
+def _print_rows(
+    what: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, name_column: int = 0, **others: Table
+) -> None:
+    """Print rows and other tables, as JSON ``{what: [{column: cell}]}``, or only the names of the rows with ``-q``."""
     output = current_output()
     if output.quiet and not output.json:
         for row in rows:
             print_line(str(row[name_column]))
         return
-    values: dict[str, object] = {what: [dict(zip(columns, row, strict=True)) for row in rows]}
-    print_result(CommandResult(values, shown=(Table("", columns, rows),)))
+    tables = {what: Table("", columns, rows), **others}
+    values = {name: [dict(zip(one.columns, row, strict=True)) for row in one.rows] for name, one in tables.items()}
+    print_result(CommandResult(dict(values), shown=tuple(tables.values())))
 
 
 FUNCTIONS = {
