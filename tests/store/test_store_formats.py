@@ -125,7 +125,7 @@ def test_patches_of_format_1_0_are_read(tmp_path):
     shutil.copytree(FORMATS / "patches-1.0", tmp_path / "s.h5.patches")
     patches = open_patches(open_store(tmp_path / "s.h5"))
     assert (patches.n, patches.dim, patches.dtype, patches.num_patches) == (7, 2, "float16", 28)
-    assert (patches.layer, patches.is_sampled) == ("last", False)
+    assert (patches.layer, patches.recipe["per_image"]) == ("last", None)
     # position 1 of the plan was skipped; value v of cell c of position r is 10 r + c + v / 2
     for row, position in enumerate((0, 2, 3, 4, 5, 6, 7)):
         image = patches.get_image(row)
@@ -178,7 +178,7 @@ def test_drawn_patches_of_format_1_0_are_read(tmp_path):
     shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "s.h5")
     shutil.copytree(FORMATS / "drawn-patches-1.0", tmp_path / "s.h5.patches")
     patches = open_patches(open_store(tmp_path / "s.h5"))
-    assert (patches.n, patches.num_patches, patches.is_sampled) == (7, 14, True)
+    assert (patches.n, patches.num_patches, patches.recipe["per_image"]) == (7, 14, 2)
     # position 1 of the plan was skipped; value v of cell c of position r is 10 r + c + v / 2, of the last two of four
     for row, position in enumerate((0, 2, 3, 4, 5, 6, 7)):
         image = patches.get_image(row)
