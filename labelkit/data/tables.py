@@ -303,7 +303,13 @@ def _read_csv_rows(
                 kept = {at_path, at_label, at_split, at_kind, at_file, at_given, *marks}  # a table may have many more
                 lines.append((reader.line_num, [text if at in kept else "" for at, text in enumerate(fields)]))
     except csv.Error as error:
-        faults.append(f"line {reader.line_num}: unreadable: {error}")
+        is_open = "end of data" in str(error)
+        begins = lines[-1][0] + 1 if lines else 2
+        faults.append(
+            f"line {begins}: a quotation mark is not closed"
+            if is_open
+            else f"line {reader.line_num}: unreadable: {error}"
+        )
     _raise_faults(where, faults)
 
     def column(at: int | None, default: str = "") -> list[str]:

@@ -298,8 +298,12 @@ class EmbeddingStore:
         return np.flatnonzero(self.splits == self.split_names.index(split))
 
     def differences(self, other: EmbeddingStore) -> list[str]:
-        """Return the keys that make the embeddings of two stores incomparable; empty if they are comparable."""
-        return [*self.model.differences(other.model), *(["dim"] if self.dim != other.dim else [])]
+        """Return the keys that make the embeddings of two stores incomparable; empty if they are comparable.
+
+        If the dimensions differ, this is all that is returned, with both numbers.
+        """
+        both = f"dim ({self.dim} and {other.dim})"
+        return self.model.differences(other.model) if self.dim == other.dim else [both]
 
     def trained_rows(self) -> NDArray[np.bool_]:
         """Return a mask (n,) bool of the images on whose labels the network was trained, matched by name or file."""

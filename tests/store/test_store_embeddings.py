@@ -66,7 +66,7 @@ def test_stores_differ_in_length_too(tmp_path):
     left = make_store(tmp_path / "a.h5")
     right = make_store(tmp_path / "b.h5", make_plan(dim=4))
     assert left.differences(left) == []
-    assert left.differences(right) == ["dim"]
+    assert left.differences(right) == [f"dim ({left.dim} and 4)"]
 
 
 @pytest.mark.parametrize("name", ["missing.h5", "folder"])
