@@ -1,19 +1,23 @@
-# demo: from 240 bundled photos and 24 labels to a table and a page; test: the quick tier, every rule once; coverage: the same,
-# and the share of branches it runs;
-# test-lowest: the same, with the lowest versions of the dependencies that are allowed, in an environment of its own;
-# check: what CI checks beside the tests, and known weaknesses of the locked versions; docs: the site, into build/docs; a broken link fails; slow: the quick tier and
-# trained results, examples, products; lock: the tested versions; sbom: the same as CycloneDX; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers;
-# bench-quick: its rows that take seconds.
-# tests and docs are of what labelkit ships
+# demo         start on 240 bundled photos with 24 labels: writes a table and a page to demo/
+# test         the quick tests; coverage: the same, with the fraction of branches that they run
+# test-lowest  the quick tests with the lowest allowed versions of the dependencies, in a separate environment
+# slow         the quick tests and the slow ones: trained results and examples
+# torture      kills, full disks, damaged and hostile files, with a table of counts
+# check        format, lint, types, import contracts, and known vulnerabilities of the locked versions
+# docs         the documentation site, in build/docs; a broken link is an error
+# bench        speed compared with other libraries; bench-quick: only the rows that take seconds
+# lock         requirements.lock, with the tested versions; sbom: the same versions as CycloneDX
+
+# methods of the user's own files must not appear in tests and docs
 unexport LABELKIT_METHODS
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.labelkit-ready
 LOWEST := .venv-lowest
-# Two workers for two cores: a third one would import and collect everything once more, which takes 20 seconds.
+# Two workers for two cores: each worker takes 20 seconds to import and collect everything.
 QUICK := -m pytest -n 2 --dist loadfile
-# Python keeps what it compiled, whatever it was told; to compile it again takes ten seconds in every process of the tests.
+# Write bytecode even if the environment forbids it: compiling takes ten seconds in every process of the tests.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test coverage test-lowest slow torture check docs lock sbom bench bench-quick clean
@@ -24,7 +28,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
 	touch $(READY)
 
-# The tools of the tests are as new as these versions allow; of the rest, what is not named here is as new as can be.
+# Direct dependencies have their lowest versions; all others are as new as these allow.
 $(LOWEST)/.labelkit-ready: pyproject.toml
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet uv
@@ -42,7 +46,7 @@ test: $(READY)
 coverage: $(READY)
 	$(BIN)/python $(QUICK) --cov=labelkit
 
-# What is about to change in an old version of a library is no fault of ours.
+# Old versions of libraries warn of changes that have been made since.
 test-lowest: $(LOWEST)/.labelkit-ready
 	$(LOWEST)/bin/python $(QUICK) -W default::DeprecationWarning -W default::FutureWarning
 
@@ -62,7 +66,7 @@ check: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# The versions that the tests have just run with, each with its hashes: pip install --require-hashes -r requirements.lock
+# The installed versions, with hashes: pip install --require-hashes -r requirements.lock
 lock: $(READY)
 	$(BIN)/python -m pip install --quiet uv
 	mkdir -p build
@@ -70,13 +74,13 @@ lock: $(READY)
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --generate-hashes --python $(BIN)/python \
 		--constraint build/tested.txt --extra dev --output-file requirements.lock pyproject.toml
 
-# What a wheel of these versions is made of, in the form of CycloneDX; it is published beside the wheel.
+# The components of a wheel with these versions, as CycloneDX; it is published with the wheel.
 sbom: $(READY)
 	mkdir -p build
 	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --mc-type library \
 		--output-reproducible --output-file build/labelkit.cdx.json
 
-# one thread on both sides unless THREADS says otherwise
+# number of threads on both sides
 THREADS ?= 1
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
