@@ -99,7 +99,8 @@ class RefittableClassifier:
         from sklearn.exceptions import ConvergenceWarning  # scikit-learn takes a second to import
         from sklearn.linear_model import LogisticRegression
 
-        with warnings.catch_warnings(), one_blas_thread:
+        # on some processors, BLAS reports invalid values that do not occur
+        with warnings.catch_warnings(), np.errstate(invalid="ignore"), one_blas_thread:
             warnings.simplefilter("ignore", ConvergenceWarning)  # probabilities hardly change after that
             warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one or two labels are common
             model = LogisticRegression(C=_REGRESSION_C, max_iter=200)

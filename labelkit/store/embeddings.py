@@ -298,12 +298,9 @@ class EmbeddingStore:
         return np.flatnonzero(self.splits == self.split_names.index(split))
 
     def differences(self, other: EmbeddingStore) -> list[str]:
-        """Return the keys that make the embeddings of two stores incomparable; empty if they are comparable.
-
-        If the dimensions differ, this is all that is returned, with both numbers.
-        """
-        both = f"dim ({self.dim} and {other.dim})"
-        return self.model.differences(other.model) if self.dim == other.dim else [both]
+        """Return the keys that make the embeddings of two stores incomparable; empty if they are comparable."""
+        dims = [] if self.dim == other.dim else [f"dim ({self.dim} and {other.dim})"]
+        return [*dims, *self.model.differences(other.model)]
 
     def trained_rows(self) -> NDArray[np.bool_]:
         """Return a mask (n,) bool of the images on whose labels the network was trained, matched by name or file."""

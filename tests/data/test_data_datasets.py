@@ -445,7 +445,7 @@ def test_a_missing_file_names_the_option_by_which_it_is_found(tmp_path: Path) ->
     [
         ("path,label\n", "contains a header, but no images"),
         ("picture,label\na,1\n", "no path column"),
-        ('path,label\n"a.png,1\n', "line 2: unreadable"),
+        ('path,label\n"a.png,1\n', "line 2: a quotation mark is not closed"),
         ("path,label\nA.png,1\n", r"no file 'A.png' .*\(is it a.png\?\)"),
     ],
 )

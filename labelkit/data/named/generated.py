@@ -61,6 +61,7 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
     source, mask_classes = _SETS[spec.name]
     rows = []
     for split, count in spec.num_images.items():
+        assert isinstance(count, int)
         for number in range(count):
             name = f"{number:05d}"
             if source == scenes.VIDEOS:

@@ -22,6 +22,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from labelkit.data.archives import find_archives, is_archive_pattern
+from labelkit.data.named.layouts import format_count
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.tables import is_file, is_folder
 from labelkit.errors import ConfigError, DatasetError
@@ -282,7 +283,8 @@ def describe_missing_data(dataset: str, root: Path) -> str:
     except DatasetError as error:
         spec = DATASETS.get(dataset)
         counts = {} if spec is None else spec.num_images
-        return f"{dataset} ({', '.join(f'{count} {split}' for split, count in counts.items())} images): {error}"
+        images = ", ".join(f"{format_count(count)} {split}" for split, count in counts.items())
+        return f"{dataset} ({images} images): {error}"
     return ""
 
 
