@@ -88,7 +88,7 @@ def default_num_lists(num_rows: int) -> int:
 def default_pq_bytes(dim: int) -> int:
     """Return the number of bytes per embedding in an IVF-PQ index: the largest divisor of d up to d / 4 and 64.
 
-    Training takes longer with more bytes; with 64, the 10 nearest of 3,000 photos were always among 110 candidates.
+    More bytes make training slow, and change the results little, since candidates are scored again exactly.
     """
     return next(size for size in range(min(max(1, dim // 4), _MAX_PQ_BYTES), 0, -1) if dim % size == 0)
 

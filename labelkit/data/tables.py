@@ -287,9 +287,11 @@ def _read_csv_rows(
     flags = {at for at, name in enumerate(header) if name.removeprefix("is_") in SPLIT_WORDS}
     marks = set() if found or label_column else set(range(len(header))) - {at_path, at_split, at_file, at_given, *flags}
     faults: list[str] = []
+    ended = 1  # line on which the last row read ends
     lines: list[tuple[int, list[str]]] = []
     try:
         for fields in reader:
+            ended = reader.line_num
             if not any(map(str.strip, fields)):
                 continue
             if len(fields) != len(header):
@@ -304,12 +306,8 @@ def _read_csv_rows(
                 lines.append((reader.line_num, [text if at in kept else "" for at, text in enumerate(fields)]))
     except csv.Error as error:
         is_open = "end of data" in str(error)
-        begins = lines[-1][0] + 1 if lines else 2
-        faults.append(
-            f"line {begins}: a quotation mark is not closed"
-            if is_open
-            else f"line {reader.line_num}: unreadable: {error}"
-        )
+        problem = f"line {reader.line_num}: unreadable: {error}"
+        faults.append(f"line {ended + 1}: a quotation mark is not closed" if is_open else problem)
     _raise_faults(where, faults)
 
     def column(at: int | None, default: str = "") -> list[str]:

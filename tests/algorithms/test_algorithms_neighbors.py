@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.algorithms.indexes import ApproximateSearch, Kind, build_index, find_approximate_neighbors
+from labelkit.algorithms.indexes import (
+    ApproximateSearch,
+    Kind,
+    build_index,
+    default_pq_bytes,
+    find_approximate_neighbors,
+)
 from labelkit.algorithms.neighbors import ExactSearch, knn
 from labelkit.algorithms.row_blocks import StoredRows
 from numpy.typing import NDArray
@@ -196,3 +202,8 @@ def test_rows_near_each_of_many_are_mostly_the_nearest(
     assert (found != np.arange(4000)[:, None]).all()
     shared = [len(set(one) & set(other)) / 5 for one, other in zip(found.tolist(), exact.tolist(), strict=True)]
     assert np.mean(shared) > 0.9
+
+
+@pytest.mark.parametrize(("dim", "size"), [(1280, 64), (384, 64), (128, 32), (100, 25), (7, 1)])
+def test_compressed_rows_have_at_most_64_bytes(dim: int, size: int) -> None:
+    assert default_pq_bytes(dim) == size

@@ -125,7 +125,7 @@ def test_a_table_may_be_compressed_with_gzip(tmp_path: Path) -> None:
         ("path,label\na.png,-1\n", "no rows are labeled"),
         ("path,label,label\na.png,cat,dog\n", "column 'label' occurs twice"),
         ("path,label\na.png,c\0t\n", "line 2: contains a NUL character"),
-        ('path,label\na.png,cat\nb.png,"dog\nc.png,cat\n', "line 3: a quotation mark is not closed"),
+        ('path,label\na.png,cat\n\nb.png,"dog\nc.png,cat\n', "line 4: a quotation mark is not closed"),
         (
             "path,cat,dog\na.png,1,0\nb.png,1,1\n",
             "line 3 has more than one 1 in the columns cat, dog; only one label",
